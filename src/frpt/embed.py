@@ -1,0 +1,130 @@
+"""Labels -> output target: the output nearest to the model's own in which the label wins (paper III-E)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from frpt.errors import LabelError, OptionError
+
+Embed = Callable[[Tensor, Tensor], Tensor]
+
+
+def nearest(output: Tensor, labels: Tensor, dim: int = -1, margin: float = 0.0, ignore_index: int = -100) -> Tensor:
+    """The Euclidean projection onto {a : a_y ≥ a_i + margin for all i ≠ y} (Algorithm 1, A.6).
+
+    With v_1 ≥ v_2 ≥ … the scores above the label's and θ_k = (a_y + v_1 + … + v_k)/(k + 1), the label and the k*
+    largest go to θ at the largest k with v_k ≥ θ_k. output: (…, c, …) with the classes on ``dim``, labels: without it.
+    Where the label wins already the output is returned bit for bit.
+    """
+    scores, own, picked = _prepare(output, labels, dim, ignore_index)
+    mine = scores.gather(-1, own) - margin
+    others = scores.scatter(-1, own, -torch.inf)
+    v = others.sort(-1, descending=True).values
+    k = torch.arange(1, v.shape[-1] + 1, device=v.device, dtype=v.dtype)
+    theta = (mine + v.cumsum(-1)) / (k + 1)
+    active = (v > mine) & (v >= theta)
+    size = active.sum(-1, keepdim=True)
+    level = theta.gather(-1, (size - 1).clamp_min(0))
+    level = torch.where(size > 0, level, mine)
+    raised = torch.where(others > level, level, others).scatter(-1, own, level + margin)
+    changed = picked & (size > 0)
+    return _finish(output, torch.where(changed, raised, scores), changed, dim)
+
+
+def max_assign(output: Tensor, labels: Tensor, dim: int = -1, margin: float = 0.0, ignore_index: int = -100) -> Tensor:
+    """The nearest in L1: the label's score becomes the largest one (plus the margin), the others stay."""
+    scores, own, picked = _prepare(output, labels, dim, ignore_index)
+    top = scores.scatter(-1, own, -torch.inf).amax(-1, keepdim=True) + margin
+    changed = picked & (scores.gather(-1, own) < top)
+    return _finish(output, torch.where(changed, scores.scatter(-1, own, top), scores), changed, dim)
+
+
+def one_hot(output: Tensor, labels: Tensor, dim: int = -1, margin: float = 1.0, ignore_index: int = -100) -> Tensor:
+    """1 (or ``margin``) at the label, 0 elsewhere, whatever the model said."""
+    scores, own, picked = _prepare(output, labels, dim, ignore_index)
+    target = torch.zeros_like(scores).scatter(-1, own, margin)
+    return _finish(output, torch.where(picked, target, scores), picked.expand_as(scores), dim)
+
+
+def regression(output: Tensor, target: Tensor) -> Tensor:
+    """The target itself, in the output's dtype and on its device."""
+    if target.shape != output.shape:
+        raise LabelError(
+            f"a regression target must have the output's shape {tuple(output.shape)}, got {tuple(target.shape)}"
+        )
+    if not bool(torch.isfinite(target).all()):
+        raise LabelError("the regression target holds NaN or infinity; clean the labels first")
+    return target.to(output)
+
+
+def class_dim(output: Tensor, labels: Tensor) -> int:
+    """The axis of the output that the labels leave out: the last, or the one after the batch."""
+    shape = tuple(output.shape)
+    fits = [d for d in (len(shape) - 1, 1) if 0 < d < len(shape) and shape[:d] + shape[d + 1 :] == tuple(labels.shape)]
+    if not fits:
+        raise LabelError(
+            f"labels of shape {tuple(labels.shape)} do not fit an output of shape {shape}: they must have its shape "
+            "without the class axis (the last one, or axis 1), or be a floating-point tensor of its whole shape"
+        )
+    if len(set(fits)) > 1:
+        raise LabelError(
+            f"an output of shape {shape} may have its classes on axis 1 or on the last; say which with class_dim="
+        )
+    return fits[0]
+
+
+EMBEDDINGS: dict[str, Callable[..., Tensor]] = {"nearest": nearest, "max_assign": max_assign, "one_hot": one_hot}
+
+
+def target_for(
+    output: Tensor, y: Tensor, how: str | Embed, dim: int | None, margin: float | None, ignore_index: int = -100
+) -> Tensor:
+    """The output target for labels ``y``: class ids, or a floating-point tensor shaped like the output."""
+    if not isinstance(how, str):
+        target = how(output, y)
+        if not isinstance(target, Tensor) or target.shape != output.shape:
+            raise LabelError(f"the embedding returned {_shape(target)}, not a tensor of the output's shape {_shape(output)}")
+        return regression(output, target)
+    if y.is_floating_point() or how == "regression":
+        return regression(output, y)
+    if how not in EMBEDDINGS:
+        raise OptionError(f"unknown embedding {how!r}: nearest, max_assign, one_hot, regression, or a function")
+    axis = class_dim(output, y) if dim is None else dim
+    more = {} if margin is None else {"margin": margin}
+    return EMBEDDINGS[how](output, y, dim=axis, ignore_index=ignore_index, **more)
+
+
+def _shape(value: object) -> str:
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _prepare(output: Tensor, labels: Tensor, dim: int, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores in double with the classes last, the label index and whether it counts, both (…, 1)."""
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise LabelError(f"class labels must be integers, got {labels.dtype}")
+    if not -output.dim() <= dim < output.dim():
+        raise LabelError(f"the output has {output.dim()} axes, there is no class axis {dim}")
+    scores = output.movedim(dim, -1).double()
+    labels = labels.to(output.device).long()
+    if labels.shape != scores.shape[:-1]:
+        raise LabelError(
+            f"labels of shape {tuple(labels.shape)} do not fit an output of shape {tuple(output.shape)} with classes on "
+            f"axis {dim}: expected {tuple(scores.shape[:-1])}"
+        )
+    counts = labels != ignore_index
+    wrong = counts & ((labels < 0) | (labels >= scores.shape[-1]))
+    if bool(wrong.any()):
+        bad = labels[wrong].unique().tolist()[:5]
+        raise LabelError(
+            f"labels {bad} are out of range: the output has {scores.shape[-1]} classes, 0 to {scores.shape[-1] - 1} "
+            f"({ignore_index} is ignored)"
+        )
+    return scores, torch.where(counts, labels, 0).unsqueeze(-1), counts.unsqueeze(-1)
+
+
+def _finish(output: Tensor, target: Tensor, changed: Tensor, dim: int) -> Tensor:
+    """Back in the output's shape and dtype; what did not change is the output itself."""
+    return torch.where(changed.expand_as(target).movedim(-1, dim), target.movedim(-1, dim).to(output.dtype), output)

@@ -1,0 +1,68 @@
+"""Every exception frpt raises: what happened, where (layer path, op, source line) and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class FrptError(Exception):
+    """Base of all errors raised by frpt."""
+
+
+class CaptureError(FrptError):
+    """The model could not be turned into a graph, or the graph does not compute what the model computes."""
+
+
+class OutputError(FrptError, ValueError):
+    """The tensor to be reversed could not be picked from the model's output."""
+
+
+class UnknownLayerError(FrptError, KeyError):
+    """No value of the network has this name."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
+        near += [k for k in known if k.rsplit(".", 1)[-1] == name and k not in near][:3]
+        hint = f"Did you mean {', '.join(map(repr, near))}?" if near else "Reverser.layers lists every name."
+        super().__init__(f"no layer is called {name!r}. {hint}")
+
+    def __str__(self) -> str:  # KeyError would show the message quoted
+        return str(self.args[0])
+
+
+class UnreachableLayerError(FrptError, ValueError):
+    """The output does not depend on this layer, so no label says anything about it."""
+
+
+class IrreversibleError(FrptError):
+    """Ops between the layer and the output that have no reverse rule and no derivative; all of them at once."""
+
+    def __init__(self, layer: str, sites: Iterable[tuple[str, str]]) -> None:
+        self.sites = list(sites)
+        listing = "\n".join(f"  - {where}: {reason}" for where, reason in self.sites)
+        super().__init__(
+            f"the path from {layer!r} to the output cannot be reversed:\n{listing}\n"
+            "Choose a layer after these ops, replace them by differentiable ones, or register a rule of your own "
+            "(frpt.reverses; see CONTRIBUTING.md)."
+        )
+
+
+class InputError(FrptError, ValueError):
+    """The model's inputs are unusable: wrong shape, no batch dimension, not what the model was captured with."""
+
+
+class LabelError(FrptError, ValueError):
+    """Labels that no output target can be built from."""
+
+
+class NonFiniteError(FrptError, ValueError):
+    """NaN or infinity in an input, a weight, a feature or a reconstructed value."""
+
+
+class OptionError(FrptError, ValueError):
+    """An option, preset or solver name that does not exist, or a value out of its range."""
+
+
+class EvalModeWarning(UserWarning):
+    """The model is in train mode; reconstruction uses eval behaviour and restores the mode afterwards."""

@@ -1,0 +1,1 @@
+"""From a model to a captured graph, its cut points and the reverse plan."""

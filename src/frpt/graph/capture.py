@@ -1,0 +1,285 @@
+"""nn.Module -> captured graph: torch.export, functionalised, with layer names, sample axes and shared weights."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, ShapesCollection
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+
+from frpt.errors import CaptureError, EvalModeWarning, FrptError, InputError
+from frpt.graph.inputs import Inputs, Picked, Picker
+from frpt.graph.layout import samples_in
+from frpt.samples import Samples
+
+_PREFIX = "model"
+"""Attribute under which ``Picked`` holds the user's model: every path in the graph starts with it."""
+
+
+@contextlib.contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Eval behaviour inside; every module's own mode afterwards, also after an exception."""
+    training = [m for m in model.modules() if m.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def warn_if_training(model: nn.Module) -> None:
+    """Say so if a module in train mode would behave differently in eval mode."""
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+    names = [name or "the model" for name, m in model.named_modules() if m.training and isinstance(m, kinds)]
+    if names:
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        warnings.warn(
+            f"the model is in train mode ({shown}): reconstruction uses eval behaviour (no dropout, running statistics) "
+            "and restores the mode afterwards. Call model.eval() first to say that you mean it.",
+            EvalModeWarning,
+            stacklevel=3,
+        )
+
+
+class Captured:
+    """The graph of one call of the model. Weights are looked up in the user's model at every run, never copied."""
+
+    def __init__(self, model: nn.Module, program: ExportedProgram, inputs: Inputs) -> None:
+        self.model = model
+        self.program = program
+        self.example_batch = inputs.batch
+        self._bind(inputs)
+        output = next(n for n in program.graph.nodes if n.op == "output").args[0][0]
+        if not is_float(output):
+            raise CaptureError("the picked output is not a floating-point tensor; choose another with output=")
+        self.output: Node = output
+        self.nodes: list[Node] = self._live()
+        self.order: dict[Node, int] = {n: i for i, n in enumerate(self.nodes)}
+
+    def _bind(self, inputs: Inputs) -> None:
+        """Sort the placeholders: weights by path, constants by name, user inputs by position."""
+        kinds = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs if hasattr(spec.arg, "name")}
+        self.weights: dict[Node, str] = {}
+        self.constants: dict[Node, Any] = {}
+        self.inputs: list[Node] = []
+        for node in self.program.graph.nodes:
+            if node.op != "placeholder":
+                continue
+            spec = kinds[node.name]
+            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+                self.weights[node] = spec.target.removeprefix(_PREFIX + ".")
+            elif spec.kind == InputKind.USER_INPUT:
+                self.inputs.append(node)
+            else:
+                self.constants[node] = self.program.constants[spec.target]
+        self.symbol: Any = None
+        self.dynamic = False
+        for node, leaf in zip(self.inputs, _leaves(inputs), strict=True):
+            value = node.meta.get("val")
+            if isinstance(leaf, Tensor) and inputs.carries_batch(leaf) and isinstance(value, Tensor):
+                size = value.shape[0]
+                self.dynamic = isinstance(size, torch.SymInt)
+                if isinstance(size, torch.SymInt):
+                    self.symbol = size.node.expr
+                break
+
+    def _live(self) -> list[Node]:
+        """Nodes the output depends on, in execution order."""
+        live: set[Node] = set()
+        stack = [self.output]
+        while stack:
+            node = stack.pop()
+            if node not in live:
+                live.add(node)
+                stack.extend(node.all_input_nodes)
+        return [n for n in self.program.graph.nodes if n in live]
+
+    @cached_property
+    def from_input(self) -> set[Node]:
+        """Live values computed from the user's inputs; shapes don't count."""
+        return self.downstream(set(self.inputs))
+
+    def downstream(self, sources: set[Node]) -> set[Node]:
+        """The sources and the live values computed from them; shape-only values don't count."""
+        found = {n for n in self.nodes if n in sources}
+        for node in self.nodes:
+            if not is_shape(node) and any(i in found for i in node.all_input_nodes):
+                found.add(node)
+        return found
+
+    def samples(self, node: Node) -> Samples | None:
+        """Where the batch is in a node's value; None if it has none."""
+        return samples_in(node, self.symbol, self.example_batch, self.from_input)
+
+    def size(self, value: Any, batch: int) -> Any:
+        """A symbolic size at this batch size."""
+        if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return value
+        expr = value.node.expr
+        number = expr.subs(self.symbol, batch) if self.symbol is not None else expr
+        if isinstance(value, torch.SymBool):
+            return bool(number)
+        return int(number) if isinstance(value, torch.SymInt) else float(number)
+
+    def weight(self, node: Node) -> Tensor:
+        """The model's present parameter or buffer behind a placeholder."""
+        path, _, name = self.weights[node].rpartition(".")
+        tensor: Tensor = getattr(self.model.get_submodule(path), name)
+        return tensor.detach()
+
+    def given(self, inputs: Inputs) -> dict[Node, Any]:
+        """Values of all placeholders for one call."""
+        values: dict[Node, Any] = dict(zip(self.inputs, _leaves(inputs), strict=True))
+        values.update(self.constants)
+        values.update({n: self.weight(n) for n in self.weights})
+        return values
+
+    def run(
+        self, nodes: Sequence[Node], values: Mapping[Node, Any], keep: set[Node], batch: int
+    ) -> dict[Node, Any]:
+        """Execute ``nodes`` in order from given ``values``; what is not in ``keep`` is freed after its last use."""
+        env: dict[Node, Any] = dict(values)
+        last = {i: n for n in nodes for i in n.all_input_nodes}
+        ends: dict[Node, list[Node]] = {}
+        for value, user in last.items():
+            ends.setdefault(user, []).append(value)
+        for node in nodes:
+            if node not in env:
+                env[node] = self.evaluate(node, env.__getitem__, batch)
+            for dead in ends.get(node, ()):
+                if dead not in keep:
+                    env.pop(dead, None)
+        return {n: env[n] for n in keep if n in env}
+
+    def evaluate(self, node: Node, value_of: Callable[[Node], Any], batch: int) -> Any:
+        """The value of one node; shape-only ones come from their symbolic expression."""
+        if is_shape(node):
+            return self.size(node.meta["val"], batch)
+        if node.op == "get_attr":
+            return getattr(self.program.graph_module, str(node.target))
+        if node.target is torch.ops.aten.detach.default:  # gradients may pass: its value is its input's
+            return value_of(node.args[0])  # type: ignore[arg-type]
+        args = torch.fx.node.map_arg(node.args, value_of)
+        kwargs = torch.fx.node.map_arg(node.kwargs, value_of)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def capture(model: nn.Module, inputs: Inputs, output: Picker = None) -> Captured:
+    """Capture ``model`` at ``inputs``, the batch dynamic where the model allows it. The model stays as it was."""
+    example = inputs.repeated(2) if inputs.batch == 1 else inputs  # export takes a size of 1 for a constant
+    with eval_mode(model), torch.no_grad():
+        program = _export(Picked(model, output), example, dynamic=True)
+        if program is not None and _is_dynamic(program, example):
+            return Captured(model, program, example)
+        program = _export(Picked(model, output), inputs, dynamic=False)
+        assert program is not None
+        return Captured(model, program, inputs)
+
+
+def _export(wrapped: nn.Module, inputs: Inputs, dynamic: bool) -> ExportedProgram | None:
+    shapes = ShapesCollection()
+    for t in inputs.tensors:
+        if dynamic and inputs.carries_batch(t):
+            shapes[t] = {0: Dim.AUTO}
+    try:
+        program = torch.export.export(
+            wrapped,
+            inputs.args,
+            inputs.kwargs,
+            dynamic_shapes=shapes.dynamic_shapes(wrapped, inputs.args, inputs.kwargs) if dynamic else None,
+            strict=False,
+        )
+        return program.run_decompositions({})
+    except FrptError:
+        raise
+    except Exception as error:
+        if dynamic:
+            return None  # the model may fix its batch size: tried again without a dynamic one, where errors are final
+        _explain(wrapped, inputs, error)
+
+
+def _explain(wrapped: nn.Module, inputs: Inputs, error: Exception) -> None:
+    """Raise what is really wrong: inputs the model itself refuses, or code that torch.export cannot follow."""
+    try:
+        wrapped(*inputs.args, **inputs.kwargs)
+    except Exception as own:
+        raise InputError(
+            f"the model fails on the example inputs by itself: {type(own).__name__}: {own}. "
+            "Pass inputs of the shapes and types its forward takes."
+        ) from own
+    raise CaptureError(
+        f"torch.export could not capture {type(wrapped.model).__name__}: {type(error).__name__}: {error}\n"
+        "Data-dependent control flow has to leave the forward pass, or be written with torch.cond or torch.where."
+    ) from error
+
+
+def _is_dynamic(program: ExportedProgram, inputs: Inputs) -> bool:
+    names = program.graph_signature.user_inputs
+    values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
+    for name, leaf in zip(names, _leaves(inputs), strict=True):
+        if isinstance(leaf, Tensor) and inputs.carries_batch(leaf) and isinstance(name, str):
+            value = values[name]
+            return isinstance(value, Tensor) and isinstance(value.shape[0], torch.SymInt)
+    return False
+
+
+def _leaves(inputs: Inputs) -> list[Any]:
+    return torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs))
+
+
+def is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def is_shape(node: Node) -> bool:
+    """A number derived from sizes only."""
+    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool)
+
+
+def module_calls(node: Node) -> list[tuple[str, int]]:
+    """Enclosing modules of a node, outermost first, each with the number of its call: [("layer1.0", 0), ...]."""
+    calls = []
+    for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
+        name = str(path).removeprefix(_PREFIX).removeprefix(".")
+        repeat = re.search(r"@(\d+)$", key)
+        if name and not name.startswith("_empty"):
+            calls.append((re.sub(r"@\d+", "", name), int(repeat.group(1)) if repeat else 0))
+    return calls
+
+
+def module_path(node: Node) -> str:
+    """Path of the innermost module that computed a node; "" at the top."""
+    calls = module_calls(node)
+    return calls[-1][0] if calls else ""
+
+
+def source_line(node: Node) -> str:
+    """``file.py:12`` of the innermost line that made the node."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    if not frames:
+        return "source unknown"
+    file, line = frames[-1]
+    return f"{file.rsplit('/', 1)[-1]}:{line}"
+
+
+def op_name(node: Node) -> str:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.split("::")[-1]
+    return getattr(target, "__name__", str(target))
+
+
+def where(node: Node) -> str:
+    """Module path, op and source line, for errors."""
+    return f"{module_path(node) or 'top level'} ({op_name(node)}, {source_line(node)})"

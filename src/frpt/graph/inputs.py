@@ -1,0 +1,153 @@
+"""The model's inputs: positional, keyword, nested; which tensors carry the batch; and the tensor picked from its output."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from frpt.errors import InputError, NonFiniteError, OutputError
+
+Picker = str | int | None
+InputLike = Tensor | Sequence[Any] | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """One call of the model. Every tensor whose axis 0 is as long as the first tensor's carries the batch."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @staticmethod
+    def of(x: InputLike, kwargs: Mapping[str, Any] | None = None) -> Inputs:
+        """A tensor, a tuple or list of positional inputs, or a mapping of keyword inputs; further keywords beside it."""
+        more = dict(kwargs or {})
+        if isinstance(x, Tensor):
+            return Inputs((x,), more)
+        if isinstance(x, Mapping):
+            return Inputs((), {**x, **more})
+        if isinstance(x, tuple | list):
+            return Inputs(tuple(x), more)
+        raise InputError(
+            f"inputs must be a tensor, a tuple of positional inputs or a dict of keyword inputs, got {type(x).__name__}"
+        )
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [v for v in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(v, Tensor)]
+
+    @property
+    def batch(self) -> int:
+        first = next((t for t in self.tensors if t.dim() > 0), None)
+        if first is None:
+            raise InputError("the inputs hold no tensor with a batch dimension; pass at least one of shape (batch, ...)")
+        if first.shape[0] == 0:
+            raise InputError("the inputs are an empty batch; pass at least one sample")
+        return int(first.shape[0])
+
+    def carries_batch(self, t: Tensor) -> bool:
+        return t.dim() > 0 and t.shape[0] == self.batch
+
+    def signature(self) -> tuple[Any, ...]:
+        """Structure, dtypes and all sizes but the batch's: inputs that agree in it can share one capture."""
+        leaves, spec = pytree.tree_flatten((self.args, self.kwargs))
+
+        def mark(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            sizes = tuple(leaf.shape)
+            return (leaf.dtype, ("batch", *sizes[1:]) if self.carries_batch(leaf) else sizes)
+
+        return (str(spec), *map(mark, leaves))
+
+    def repeated(self, times: int) -> Inputs:
+        """The batch several times over."""
+
+        def grow(leaf: Any) -> Any:
+            return torch.cat([leaf] * times) if isinstance(leaf, Tensor) and self.carries_batch(leaf) else leaf
+
+        args, kwargs = pytree.tree_map(grow, (self.args, self.kwargs))
+        return Inputs(args, kwargs)
+
+    def check_finite(self) -> None:
+        for i, t in enumerate(self.tensors):
+            if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+                bad = int((~torch.isfinite(t)).sum())
+                raise NonFiniteError(f"input tensor {i} holds {bad} NaN or infinite values; clean the data first")
+
+
+class Picked(nn.Module):
+    """The user's model with one tensor picked from its output. Wraps, never changes, the model."""
+
+    def __init__(self, model: nn.Module, output: Picker) -> None:
+        super().__init__()
+        self.training = False  # eval() would reach into the model
+        self.model = model
+        self.output = output
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return pick(self.model(*args, **kwargs), self.output)
+
+
+def pick(out: Any, selector: Picker) -> Tensor:
+    """The tensor that ``output=`` names; without it a lone tensor, or the field ``logits``."""
+    if selector is None:
+        found = _default(out)
+    elif isinstance(selector, int):
+        found = _index(out, selector)
+    else:
+        found = _field(out, selector)
+        if found is None:
+            raise OutputError(f"the model's output has no field {selector!r}; it has {_describe(out)}")
+    if not isinstance(found, Tensor):
+        raise OutputError(f"output={selector!r} is a {type(found).__name__}, not a tensor; the output is {_describe(out)}")
+    return found
+
+
+def _default(out: Any) -> Any:
+    if isinstance(out, Tensor):
+        return out
+    logits = _field(out, "logits")
+    if logits is not None:
+        return logits
+    tensors = [v for v in pytree.tree_leaves(_plain(out)) if isinstance(v, Tensor)]
+    if len(tensors) == 1:
+        return tensors[0]
+    raise OutputError(f"the model returns {_describe(out)}; say which tensor to reverse with output=<name or index>")
+
+
+def _field(out: Any, name: str) -> Any:
+    if isinstance(out, Mapping):
+        return out.get(name)
+    return getattr(out, name, None) if not isinstance(out, Tensor) else None
+
+
+def _index(out: Any, index: int) -> Any:
+    items = list(out.values()) if isinstance(out, Mapping) else _plain(out)
+    try:
+        return items[index]
+    except (IndexError, TypeError, KeyError) as error:
+        raise OutputError(f"the model's output has no item {index}; it is {_describe(out)}") from error
+
+
+def _plain(out: Any) -> Any:
+    if dataclasses.is_dataclass(out) and not isinstance(out, type):
+        values = [getattr(out, f.name) for f in dataclasses.fields(out)]
+        return [v for v in values if v is not None]
+    return out
+
+
+def _describe(out: Any) -> str:
+    if isinstance(out, Mapping):
+        return f"a mapping with {', '.join(map(repr, out))}"
+    if dataclasses.is_dataclass(out) and not isinstance(out, type):
+        return f"a {type(out).__name__} with {', '.join(repr(f.name) for f in dataclasses.fields(out))}"
+    if isinstance(out, tuple | list):
+        return f"a {type(out).__name__} of {len(out)}: {', '.join(type(v).__name__ for v in out)}"
+    return f"a {type(out).__name__}"

@@ -1,0 +1,127 @@
+"""Options, typed and frozen, with the paper's symbols; and the two presets, named after who believes in them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+import torch
+
+from frpt.errors import OptionError
+
+Embedding = Literal["nearest", "max_assign", "one_hot", "regression"]
+
+
+def _require_positive(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        if not (isinstance(value, int | float) and value > 0 and not math.isnan(value)):
+            raise OptionError(f"{type(owner).__name__}.{name} must be a positive number, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Reliability gate and Tikhonov fallback (Supplement A.2); the defaults are the paper's (B.1.2).
+
+    A solution passes if it is finite, ``‖x‖∞ ≤ magnitude`` (M_∞; an anchor that is larger itself raises the bound to its
+    own magnitude), ``‖x − x̂‖ / ‖x̂‖ ≤ deviation`` (M_dev), and it is consistent: ``ρ₁ ≤ residual`` (M₁) where the map
+    reduces width, ``ρ₂ ≤ optimality`` (M₂) where it expands it. None takes M₁ and M₂ by precision:
+    1e-4 and 1e-3 in float64, ten times that in float32.
+    """
+
+    enabled: bool = True
+    magnitude: float = 1e3
+    deviation: float = 1e2
+    residual: float | None = None
+    optimality: float | None = None
+    kappa: float = 1e3
+    """κ_eff: the fallback damps with α ≥ (σ_max / κ_eff)²."""
+    floor: float = 1e-2
+    """The reference norm of the deviation test is at least ``floor · √n``."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "magnitude", "deviation", "kappa", "floor")
+        for name in ("residual", "optimality"):
+            if getattr(self, name) is not None:
+                _require_positive(self, name)
+
+    def thresholds(self, dtype: torch.dtype) -> tuple[float, float]:
+        """(M₁, M₂) for solves carried out in ``dtype``."""
+        scale = 1.0 if dtype in (torch.float64, torch.complex128) else 10.0
+        residual = 1e-4 * scale if self.residual is None else self.residual
+        optimality = 1e-3 * scale if self.optimality is None else self.optimality
+        return residual, optimality
+
+
+@dataclass(frozen=True)
+class SolverOptions:
+    """How solvers work: precision, iteration limits, memory."""
+
+    dtype: torch.dtype = torch.float64
+    """Precision of linear solves and reverse rules."""
+    composite: Literal["auto", "gauss_newton", "adam", "secant"] = "auto"
+    iterations: int = 60
+    """Upper limit of passes a composite solver makes over a block."""
+    tolerance: float = 1e-6
+    """Relative CCP residual at which a composite solve stops."""
+    memory: int = 8
+    """Pairs the secant solver keeps per sample."""
+    jacobian_entries: int = 90_000
+    """Largest per-sample Jacobian that ``auto`` materialises for Gauss–Newton."""
+    dense_entries: int = 4_000_000
+    """Largest explicit matrix of a convolution; larger ones are solved by conjugate gradients."""
+    linear_iterations: int = 100
+    linear_tolerance: float = 1e-7
+    """Limits of conjugate gradients on a linear map."""
+    range_iterations: int = 100
+    """Limit of the corrections that keep a target inside the range of the op before (see docs/ranges.md)."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (torch.float32, torch.float64):
+            raise OptionError(f"SolverOptions.dtype must be torch.float32 or torch.float64, got {self.dtype}")
+        if self.composite not in ("auto", "gauss_newton", "adam", "secant"):
+            raise OptionError(f"unknown composite solver {self.composite!r}: auto, gauss_newton, adam or secant")
+        numbers = [f.name for f in fields(self) if f.name not in ("dtype", "composite")]
+        _require_positive(self, *numbers)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A complete set of choices. ``rules`` names the registry consulted first, before the default rules."""
+
+    name: str
+    embed: Embedding = "nearest"
+    gate: Gate = field(default_factory=Gate)
+    solver: SolverOptions = field(default_factory=SolverOptions)
+    rules: str = "default"
+    blocks: str = "finest"
+    ranges: bool = True
+    """Keep a target inside the range of the op that has to produce it (a ReLU's output is never asked to be negative)."""
+    closing: float | None = 0.01
+    """After the walk, correct the layer until the output's residual is this share of what it was; None: leave the walk.
+
+    Unit by unit, a wide target behind a narrow layer (case II) is out of reach; for the path as a whole it hardly ever is.
+    """
+
+
+PRESETS = {
+    "default": Preset("default"),
+    "paper": Preset(
+        "paper",
+        solver=SolverOptions(iterations=20, jacobian_entries=50_000_000),
+        rules="paper",
+        blocks="stages",
+        ranges=False,
+        closing=None,
+    ),
+}
+
+
+def preset(choice: str | Preset) -> Preset:
+    """The preset of that name; a ``Preset`` of one's own passes through."""
+    if isinstance(choice, Preset):
+        return choice
+    if choice not in PRESETS:
+        raise OptionError(f"unknown preset {choice!r}: there are {', '.join(map(repr, PRESETS))}")
+    return PRESETS[choice]

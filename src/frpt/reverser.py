@@ -1,0 +1,361 @@
+"""Reverser: one forward pass records the cut points, then the units run backwards from the output target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from frpt.embed import Embed, target_for
+from frpt.errors import InputError, NonFiniteError, OptionError
+from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where
+from frpt.graph.inputs import InputLike, Inputs, Picker
+from frpt.graph.names import Names
+from frpt.graph.plan import Choice, Plan, Unit, make_plan
+from frpt.graph.ranges import ALL, ranges
+from frpt.presets import Preset, preset as preset_of
+from frpt.reconstruction import Reconstruction, UnitReport
+from frpt.rules import rule_for
+from frpt.rules.registry import Call, Site, bind
+from frpt.samples import Samples, relative
+from frpt.solvers.base import UNBOUNDED, Measure, Range, Solution
+from frpt.solvers.composite import BlockFunction, Problem, row_norm, solve, spread
+
+
+class Reverser:
+    """Says what any layer of a trained network should have produced for a label. The model is never changed.
+
+    example_inputs: a tensor, a tuple of positional inputs or a dict of keyword inputs, batch first; ``kwargs`` beside it.
+    output: which tensor of the model's output is meant (name or index); a lone tensor or ``logits`` is found without.
+    preset: "default", "paper" or a ``Preset``. embed: how labels become targets, by name or a function (output, y).
+    margin: by how much the label's score shall win. class_dim: the output's class axis where shapes leave it open.
+    blocks: "finest" cut points, "stages" (residual and attention modules whole), or module patterns to keep whole.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example_inputs: InputLike,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+        output: Picker = None,
+        preset: str | Preset = "default",
+        embed: str | Embed | None = None,
+        margin: float | None = None,
+        class_dim: int | None = None,
+        ignore_index: int = -100,
+        blocks: str | Sequence[str] | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise OptionError(f"model must be an nn.Module, got {type(model).__name__}")
+        self.model = model
+        self.preset = preset_of(preset)
+        self.embed: str | Embed = self.preset.embed if embed is None else embed
+        self.margin = margin
+        self.class_dim = class_dim
+        self.ignore_index = ignore_index
+        self.blocks = self.preset.blocks if blocks is None else blocks
+        self._output = output
+        self._captures: dict[tuple[Any, ...], _Capture] = {}
+        warn_if_training(model)
+        _check_weights(model)
+        self._example = self._capture(Inputs.of(example_inputs, kwargs))
+
+    @property
+    def layers(self) -> list[str]:
+        """Every name ``at`` accepts, output first."""
+        return self._example.names.ordered()
+
+    def plan(self, at: str) -> Plan:
+        """The reverse path to a layer, checked whole; print it for the table."""
+        return self._plan(self._example, at)
+
+    @overload
+    def reconstruct(
+        self, x: InputLike, y: Tensor, at: str, *, kwargs: Mapping[str, Any] | None = None
+    ) -> Reconstruction: ...
+    @overload
+    def reconstruct(
+        self, x: InputLike, y: Tensor, at: Sequence[str], *, kwargs: Mapping[str, Any] | None = None
+    ) -> dict[str, Reconstruction]: ...
+    def reconstruct(
+        self, x: InputLike, y: Tensor, at: str | Sequence[str], *, kwargs: Mapping[str, Any] | None = None
+    ) -> Reconstruction | dict[str, Reconstruction]:
+        """What the layer (or each of several, in one sweep) should have produced for the labels.
+
+        y: class ids, or a floating-point tensor shaped like the output.
+        """
+        inputs = Inputs.of(x, kwargs)
+        inputs.check_finite()
+        warn_if_training(self.model)
+        with eval_mode(self.model), torch.no_grad():
+            found = self._capture(inputs)
+            layers = [at] if isinstance(at, str) else list(at)
+            plans = [self._plan(found, name) for name in layers]
+            walk = _Walk(self, found, inputs, plans, torch.as_tensor(y))
+            results = {plan.layer: walk.to(plan) for plan in plans}
+        return results[at] if isinstance(at, str) else results
+
+    def run(self, x: InputLike, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None) -> Tensor:
+        """The model's output when the layer ``at`` had produced ``value``, everything else as the forward pass has it."""
+        inputs = Inputs.of(x, kwargs)
+        with eval_mode(self.model), torch.no_grad():
+            captured = self._capture(inputs).captured
+            node = self._capture(inputs).names[at]
+            given = captured.given(inputs)
+            if node not in given:
+                recorded = captured.run(captured.nodes, given, {node}, inputs.batch)[node]
+                if recorded.shape != value.shape:
+                    raise InputError(f"{at!r} has shape {tuple(recorded.shape)}, got a value of {tuple(value.shape)}")
+            given[node] = value.to(recorded)
+            out: Tensor = captured.run(captured.nodes, given, {captured.output}, inputs.batch)[captured.output]
+        return out
+
+    def _capture(self, inputs: Inputs) -> _Capture:
+        """The capture for inputs of this kind; models that fix the batch size are captured once per size."""
+        kind = inputs.signature()
+        for key in ((kind, None), (kind, inputs.batch)):
+            if key in self._captures:
+                return self._captures[key]
+        found = _Capture(capture(self.model, inputs, self._output))
+        self._captures[(kind, None if found.captured.dynamic else inputs.batch)] = found
+        return found
+
+    def _plan(self, found: _Capture, at: str) -> Plan:
+        if at not in found.plans:
+            found.plans[at] = make_plan(found.captured, found.names, at, self.blocks, self._choose)
+        return found.plans[at]
+
+    def _choose(self, unit: Unit) -> Choice:
+        call = planned_call(unit, lambda node: node.meta.get("val"))
+        rule = None if call is None else rule_for(call, self.preset.rules)
+        if call is not None and rule is not None:
+            return Choice(rule.name, rule.case(call) if rule.case else "")
+        return Choice("composite", note=self.preset.solver.composite)
+
+
+class _Capture:
+    """A captured graph with its names, plans, ranges and what is prepared per unit."""
+
+    def __init__(self, captured: Captured) -> None:
+        self.captured = captured
+        self.names = Names(captured)
+        self.plans: dict[str, Plan] = {}
+        self.ranges = ranges(captured.nodes)
+        self.prepared: dict[tuple[Node, Node], dict[str, tuple[Any, Any]]] = {}
+
+
+class _Walk:
+    """One batch: the record of its forward pass, its output target, and the way back to any planned layer."""
+
+    def __init__(self, owner: Reverser, found: _Capture, inputs: Inputs, plans: Sequence[Plan], y: Tensor) -> None:
+        self.preset = owner.preset
+        self.found = found
+        self.captured = found.captured
+        self.batch = inputs.batch
+        given = self.captured.given(inputs)
+        units = [u for p in plans for u in (*p.units, *([p.whole] if p.whole else []))]
+        nodes = {n for u in units for n in (u.source, u.sink, *u.side)}
+        self.values = self.captured.run(
+            self.captured.nodes, given, nodes | {p.at for p in plans} | {self.captured.output}, self.batch
+        )
+        output = self.values[self.captured.output]
+        self._check_finite({n for p in plans for n in (p.at, *(u.sink for u in p.units))})
+        target = target_for(output, y.to(output.device), owner.embed, owner.class_dim, owner.margin, owner.ignore_index)
+        self.samples = self._samples(self.captured.output)
+        self.corrected = self.samples.rows(target != output).any(1)
+        self.index = self.corrected.nonzero().squeeze(1)
+        self.dtype = self.preset.solver.dtype
+        start = self.samples.take(target, self.index).to(self.dtype)
+        self._start = start
+        self._reports: dict[tuple[Node, ...], UnitReport] = {}
+        self._targets: dict[tuple[Node, ...], Tensor] = {(self.captured.output,): start}
+
+    def to(self, plan: Plan) -> Reconstruction:
+        """Walk back along a plan; parts of the way another plan has gone are not walked again."""
+        key: tuple[Node, ...] = (self.captured.output,)
+        reports = []
+        for unit in plan.units if len(self.index) else ():
+            target, key = self._targets[key], (*key, unit.source)
+            if key not in self._targets:
+                solution = self._solve(unit, target)
+                self._targets[key] = solution.value
+                self._reports[key] = UnitReport.of(unit, solution, self.index, self.batch)
+            reports.append(self._reports[key])
+        anchor = self.values[plan.at]
+        samples = self._samples(plan.at)
+        if len(self.index) == 0:
+            none = torch.zeros(self.batch, dtype=torch.float64, device=anchor.device)
+            return Reconstruction(plan.layer, anchor.clone(), anchor, none, self.corrected, none + 1, ())
+        target, closed, report = self._close(plan, self._targets[key])
+        target = samples.put(anchor, self.index, target)
+        deviation = relative(samples.norm(target.double() - anchor.double()), samples.norm(anchor))
+        share = torch.ones_like(deviation).index_copy(0, self.index, closed)
+        reports += [] if report is None else [report]
+        return Reconstruction(plan.layer, target, anchor, deviation, self.corrected, share, tuple(reports))
+
+    def _close(self, plan: Plan, found: Tensor) -> tuple[Tensor, Tensor, UnitReport | None]:
+        """Run on from the feature found, and correct it where the output is not yet what was asked for.
+
+        Returns the feature, the share of the output's residual that is closed (k,), and the report of the correction.
+        """
+        path = plan.whole
+        if path is None:
+            return found, torch.ones(len(self.index), dtype=torch.float64, device=found.device), None
+        problem, at, block = self._problem(path, self._targets[(self.captured.output,)], self.preset.closing)
+        everyone = torch.arange(len(self.index), device=found.device)
+        start = at.input.front(found).to(problem.anchor.dtype)
+        reached = block(start, everyone)
+        before, after = row_norm(problem.target - problem.output), row_norm(problem.target - reached)
+        if self.preset.closing is None or not plan.closable or not bool((after > problem.enough).any()):
+            return found, 1 - relative(after, before), None
+        # a walk that went astray is not worth continuing: those samples begin at the anchor
+        useful = spread(after < 0.5 * before, start), spread(after < 0.5 * before, reached)
+        begin = torch.where(useful[0], start, problem.anchor), torch.where(useful[1], reached, problem.output)
+        answer = solve(replace(problem, start=begin), "secant")
+        reached = block(answer.value, everyone)
+        value = at.input.back(answer.value).to(self.dtype)
+        solution = Solution.of(value, len(start), answer.fallback, answer.iterations).checked(path.where)
+        solution = solution.measured(
+            self._taken(path.source), self._taken(path.sink), at.output.back(reached), self._start, at
+        )
+        report = UnitReport.of(path, solution, self.index, self.batch)
+        return value, 1 - relative(row_norm(problem.target - reached), before), report
+
+    def _solve(self, unit: Unit, target: Tensor) -> Solution:
+        at = Measure(self._samples(unit.source), self._samples(unit.sink))
+        anchor = self._taken(unit.source)
+        output = self._taken(unit.sink)
+        call = planned_call(unit, self._value) if not unit.composite else None
+        if call is not None and (rule := rule_for(call, self.preset.rules)) is not None:
+            cache = self.found.prepared.setdefault((unit.source, unit.sink), {})
+            site = Site(
+                call.op, call.args, call.slot, call.item, call.pick, unit.where,
+                anchor.to(self.dtype), output.to(self.dtype), self.preset, at, self._range(unit.source), cache,
+            )  # fmt: skip
+            solution = rule.solve(site, target)
+            after = call.forward(solution.value.to(anchor.dtype))
+        else:
+            solution, after = self._composite(unit, target)
+        solution = solution.checked(f"{unit.where}, {unit.choice.rule}")
+        return solution.measured(anchor, output, after, target, at)
+
+    def _composite(self, unit: Unit, target: Tensor) -> tuple[Solution, Tensor]:
+        """The block between two cut points, solved iteratively on its sub-graph."""
+        problem, at, block = self._problem(unit, target)
+        answer = solve(problem, self.preset.solver.composite)
+        everyone = torch.arange(len(answer.value), device=target.device)
+        after = at.output.back(block(answer.value, everyone))
+        value = at.input.back(answer.value).to(self.dtype)
+        return Solution.of(value, len(answer.value), answer.fallback, answer.iterations), after
+
+    def _problem(
+        self, unit: Unit, target: Tensor, closed: float | None = None
+    ) -> tuple[Problem, Measure, BlockFunction]:
+        """A unit as a problem with samples first, evaluated in the model's precision (float32 at least between steps)."""
+        at = Measure(self._samples(unit.source), self._samples(unit.sink))
+        anchor, output = self._taken(unit.source), self._taken(unit.sink)
+        work = torch.float32 if anchor.dtype.itemsize < 4 else anchor.dtype
+
+        def block(a: Tensor, rows: Tensor) -> Tensor:
+            out = self._run_block(unit, at.input.back(a).to(anchor.dtype), self.index[rows])
+            return at.output.front(out).to(work)
+
+        front, wanted = at.input.front(anchor).to(work), at.output.front(target).to(work)
+        problem = Problem(
+            block, front, wanted, at.output.front(output).to(work), self.preset.gate, self.preset.solver,
+            self._range(unit.source), closed=closed,
+        )  # fmt: skip
+        return problem, at, block
+
+    def _run_block(self, unit: Unit, a: Tensor, index: Tensor) -> Tensor:
+        """Φ(a) of a unit's sub-graph for the samples ``index``; a graph of fixed batch size gets a whole batch."""
+        samples, out = self._samples(unit.source), self._samples(unit.sink)
+        whole = not self.captured.dynamic
+        if whole:
+            anchor = self.values[unit.source]
+            a = samples.back(samples.front(anchor).index_copy(0, index, samples.front(a)))
+        batch = self.batch if whole else len(index)
+        env: dict[Node, Any] = {unit.source: a}
+        for node in unit.side:
+            env[node] = self._side(node, None if whole else index, batch)
+        result: Tensor = self.captured.run(unit.nodes, env, {unit.sink}, batch)[unit.sink]
+        return out.take(result, index) if whole else result
+
+    def _side(self, node: Node, index: Tensor | None, batch: int) -> Any:
+        """A value held at its forward value, for some samples or (index None) all of them."""
+        if node not in self.values:
+            return self.captured.evaluate(node, self.values.__getitem__, batch)
+        value, samples = self.values[node], self.captured.samples(node)
+        if index is None or samples is None or not isinstance(value, Tensor):
+            return self.captured.size(node.meta.get("val"), batch) if isinstance(value, int | float) else value
+        return samples.take(value, index)
+
+    def _value(self, node: Node) -> Any:
+        """A unit's argument, for the samples being corrected."""
+        return self._side(node, self.index, len(self.index))
+
+    def _taken(self, node: Node) -> Tensor:
+        return self._samples(node).take(self.values[node], self.index)
+
+    def _samples(self, node: Node) -> Samples:
+        samples = self.captured.samples(node)
+        if samples is None:
+            raise InputError(f"{where(node)}: its value has no batch axis, so there is nothing to reconstruct per sample")
+        return samples
+
+    def _range(self, node: Node) -> Range:
+        low, high = self.found.ranges.get(node, ALL)
+        return Range(low, high) if self.preset.ranges else UNBOUNDED
+
+    def _check_finite(self, nodes: set[Node]) -> None:
+        for node in sorted(nodes, key=self.captured.order.__getitem__):
+            value = self.values[node]
+            if not bool(torch.isfinite(value).all()):
+                _check_weights(self.captured.model)
+                raise NonFiniteError(
+                    f"{where(node)}: the forward pass produces NaN or infinity here; the layer before it overflows or "
+                    "divides by zero. Check its weights and the scale of the inputs."
+                )
+
+
+def planned_call(unit: Unit, value_of: Any) -> Call | None:
+    """The unit as one call of an op with one active argument; None if it is anything else."""
+    ops = [n for n in unit.nodes if n.target is not _GETITEM]
+    if len(ops) != 1 or not isinstance(ops[0].target, torch._ops.OpOverload):
+        return None
+    node = ops[0]
+    picks = [n for n in unit.nodes if n.target is _GETITEM]
+    if len(picks) > 1 or (picks and picks[0].args[0] is not node):
+        return None
+    bound = bind(node.target, node.args, dict(node.kwargs))
+    places = [
+        (name, i) for name, v in bound.items() for i, item in enumerate(_items(v)) if item is unit.source
+    ]
+    if len(places) != 1:
+        return None
+    name, i = places[0]
+    args = {k: torch.fx.node.map_arg(v, value_of) for k, v in bound.items()}
+    pick = int(picks[0].args[1]) if picks else None  # type: ignore[arg-type]
+    return Call(node.target, args, name, i if isinstance(bound[name], list | tuple) else None, pick, unit.where)
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+_GETITEM = __import__("operator").getitem
+
+
+def _check_weights(model: nn.Module) -> None:
+    for name, p in model.named_parameters():
+        if p.is_floating_point() and not bool(torch.isfinite(p).all()):
+            bad = int((~torch.isfinite(p)).sum())
+            raise NonFiniteError(f"parameter {name!r} holds {bad} NaN or infinite values; load a sound checkpoint")
+    for name, b in model.named_buffers():
+        if b.is_floating_point() and bool(torch.isnan(b).any()):
+            raise NonFiniteError(f"buffer {name!r} holds NaN; load a sound checkpoint")

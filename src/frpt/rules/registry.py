@@ -1,0 +1,211 @@
+"""RULES: ATen op -> reverse rule. A rule is a pure function of a site and a target; registering one twice raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from frpt.errors import OptionError
+from frpt.presets import Gate, Preset
+from frpt.samples import Samples
+from frpt.solvers.base import UNBOUNDED, Measure, Prepared, Range, Solution
+from frpt.solvers.gate import admissible, admitted, anchored
+
+
+@dataclass(frozen=True)
+class Call:
+    """One op of the graph as planned: arguments by their schema names, one of them active (it depends on l_R).
+
+    Tensors among the arguments are fake at planning time and real in a ``Site``.
+    """
+
+    op: OpOverload
+    args: dict[str, Any]
+    slot: str
+    item: int | None = None
+    """Position of the active tensor where the active argument is a list (cat, stack)."""
+    pick: int | None = None
+    """Which output of an op with several is the unit's output."""
+    where: str = ""
+
+    @property
+    def active(self) -> Tensor:
+        value = self.args[self.slot]
+        tensor: Tensor = value if self.item is None else value[self.item]
+        return tensor
+
+    def forward(self, a: Tensor) -> Tensor:
+        """Φ(a): the op itself, its active argument replaced."""
+        value = a if self.item is None else [*self.args[self.slot]]
+        if self.item is not None:
+            value[self.item] = a
+        out = call_op(self.op, {**self.args, self.slot: value})
+        tensor: Tensor = out if self.pick is None else out[self.pick]
+        return tensor
+
+
+@dataclass(frozen=True)
+class Site(Call):
+    """A call with its recorded values: what a rule works on.
+
+    anchor: the recorded input â, output: the recorded Φ(â), both in solver precision. ``args`` keep the model's dtype.
+    """
+
+    anchor: Tensor = None  # type: ignore[assignment]
+    output: Tensor = None  # type: ignore[assignment]
+    preset: Preset = None  # type: ignore[assignment]
+    at: Measure = Measure()
+    within: Range = UNBOUNDED
+    cache: dict[str, tuple[Any, Any]] | None = None
+
+    @property
+    def gate(self) -> Gate:
+        return self.preset.gate
+
+    @cached_property
+    def eps(self) -> float:
+        """Distance to keep from the ends of an open range: the precision of the model's own numbers."""
+        return torch.finfo(self.active.dtype).eps
+
+    def tensor(self, name: str) -> Tensor | None:
+        """A tensor argument in solver precision."""
+        value = self.args.get(name)
+        return value.to(self.anchor.dtype) if isinstance(value, Tensor) else None
+
+    def prepared(self, kind: str, weight: Tensor, make: Callable[[Tensor], Any]) -> Any:
+        """``make(weight)``, made once per weight: the second batch through a layer finds it here."""
+        key = (tuple(weight.shape), weight.dtype, weight.device, int(torch.hash_tensor(weight).view(torch.int64)))
+        if self.cache is not None and kind in self.cache and self.cache[kind][0] == key:
+            return self.cache[kind][1]
+        value = make(weight.to(self.anchor.dtype))
+        if self.cache is not None:
+            self.cache[kind] = (key, value)
+        return value
+
+    def exact(self, value: Tensor) -> Solution:
+        """A solution by formula; where the gate refuses its magnitude or deviation, as far towards it as it admits."""
+        rows, anchor = self.at.input.rows(value), self.at.input.rows(self.anchor)
+        failed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        if self.gate.enabled:
+            failed = ~admissible(rows, anchor, self.gate)
+        if bool(failed.any()):
+            held = torch.where(failed[:, None], admitted(rows, anchor, self.gate), rows)
+            front = self.at.input.front(value)
+            value = self.at.input.back(held.reshape(front.shape))
+        return Solution.of(value, len(rows), failed)
+
+    def linear(
+        self,
+        prepared: Prepared,
+        residual: Tensor,
+        split: Callable[[Tensor], Tensor],
+        join: Callable[[Tensor], Tensor],
+    ) -> Solution:
+        """The anchored solve of a linear map. split: input -> (s, *in) systems, join: back. residual: (s, *out)."""
+        limit = self.preset.solver.range_iterations
+        solved = anchored(prepared, split(self.anchor), residual, self.gate, self.within, limit)
+        value = join(solved.value)
+
+        def per_sample(v: Tensor) -> Tensor:
+            spread = join(v.reshape(-1, *[1] * (solved.value.dim() - 1)).expand_as(solved.value))
+            return self.at.input.rows(spread).amax(1)
+
+        return Solution.of(value, self.at.input.count(value), per_sample(solved.fallback), per_sample(solved.iterations))
+
+
+RuleFunction = Callable[[Site, Tensor], Solution]
+F = TypeVar("F", bound=RuleFunction)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """name; the function; the slots it can reverse (None: any); when it applies; whether entries are independent."""
+
+    name: str
+    function: RuleFunction
+    slots: tuple[str, ...] | None
+    when: Callable[[Call], bool] | None
+    elementwise: bool
+    case: Callable[[Call], str] | None
+
+    def applies(self, call: Call) -> bool:
+        return (self.slots is None or call.slot in self.slots) and (self.when is None or self.when(call))
+
+    def solve(self, site: Site, target: Tensor) -> Solution:
+        """The rule under the law of the fixed point: what is met already keeps its anchor, to the last bit."""
+        solution = self.function(site, target)
+        met = target == site.output
+        if self.elementwise and met.shape == site.anchor.shape:
+            keep = met
+        else:
+            keep = site.at.input.over(site.at.output.rows(met).all(1), site.anchor)
+        value = torch.where(keep, site.anchor, solution.value)
+        return replace(solution, value=value).checked(f"{site.where}, rule {self.name}")
+
+
+RULES: dict[str, dict[OpOverload, Rule]] = {"default": {}, "paper": {}}
+
+
+def reverses(
+    *ops: OpOverload,
+    slots: tuple[str, ...] | None = None,
+    when: Callable[[Call], bool] | None = None,
+    elementwise: bool = False,
+    case: Callable[[Call], str] | None = None,
+    preset: str = "default",
+) -> Callable[[F], F]:
+    """Register the decorated function as the reverse rule of ``ops``.
+
+    slots: names of the arguments it can be asked to reverse. when: further conditions; where they fail the op is solved
+    as a composite block. elementwise: entry i of the output depends on entry i of the input only.
+    """
+
+    def register(function: F) -> F:
+        table = RULES.setdefault(preset, {})
+        for op in ops:
+            if op in table:
+                raise OptionError(f"{op} already has the {preset} rule {table[op].name!r}; remove one of the two")
+            table[op] = Rule(function.__name__, function, slots, when, elementwise, case)
+        return function
+
+    return register
+
+
+def rule_for(call: Call, rules: str = "default") -> Rule | None:
+    """The rule that reverses a call: the preset's own first, then the default; None if there is none."""
+    for table in (RULES.get(rules, {}), RULES["default"]):
+        rule = table.get(call.op)
+        if rule is not None and rule.applies(call):
+            return rule
+    return None
+
+
+def bind(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by schema name, defaults filled in."""
+    arguments = op._schema.arguments
+    given = {a.name: v for a, v in zip(arguments, args, strict=False)} | kwargs
+    return {a.name: given[a.name] if a.name in given else a.default_value for a in arguments}
+
+
+def call_op(op: OpOverload, args: dict[str, Any]) -> Any:
+    """Call an op with arguments by schema name."""
+    positional = [args[a.name] for a in op._schema.arguments if not a.kwarg_only]
+    keyword = {a.name: args[a.name] for a in op._schema.arguments if a.kwarg_only}
+    return op(*positional, **keyword)
+
+
+def plain_site(
+    op: OpOverload, args: dict[str, Any], slot: str, preset: Preset, samples: Samples = Samples()
+) -> Site:
+    """A site without a graph around it: the op is run to record its output. For direct use and tests."""
+    anchor: Tensor = args[slot]
+    with torch.no_grad():
+        output = call_op(op, args)
+    dtype = preset.solver.dtype
+    return Site(op, args, slot, None, None, str(op), anchor.to(dtype), output.to(dtype), preset, Measure(samples, samples))

@@ -1,0 +1,1 @@
+"""Solvers: they know an operator and a right-hand side, not what layer it came from."""

@@ -1,0 +1,95 @@
+"""A block solved as a whole: find a near â with Φ(a) = t for any differentiable Φ. Every sample is its own problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frpt.presets import Gate, SolverOptions
+from frpt.solvers.base import UNBOUNDED, Range
+from frpt.solvers.gate import admissible, admitted
+
+BlockFunction = Callable[[Tensor, Tensor], Tensor]
+"""(a, index) -> Φ(a): a holds the samples ``index: (k,)`` of the batch, first axis; the result likewise."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """fn, the anchors and targets of all samples, the recorded Φ(â), and the range the solution has to stay in.
+
+    anchor: (b, *in), in the precision Φ is evaluated in; target, output: (b, *out).
+    """
+
+    fn: BlockFunction
+    anchor: Tensor
+    target: Tensor
+    output: Tensor
+    gate: Gate
+    options: SolverOptions
+    within: Range = UNBOUNDED
+    start: tuple[Tensor, Tensor] | None = None
+    """Where to begin, if not at the anchor: (a, Φ(a))."""
+    closed: float | None = None
+    """Stop at this share of the residual at the anchor, instead of ``options.tolerance`` of the target."""
+
+    @property
+    def enough(self) -> Tensor:
+        """The residual norm at which a sample is done: (b,)."""
+        if self.closed is not None:
+            return self.closed * row_norm(self.target - self.output)
+        return self.options.tolerance * self.scale()
+
+    @property
+    def inputs(self) -> int:
+        return self.anchor[:1].numel()
+
+    @property
+    def outputs(self) -> int:
+        return self.target[:1].numel()
+
+    def scale(self) -> Tensor:
+        """‖t‖ per sample, 1 where the target is zero."""
+        norm = row_norm(self.target)
+        return torch.where(norm > 0, norm, 1.0)
+
+    def inside(self, a: Tensor, index: Tensor) -> Tensor:
+        """a where the range and the gate's bounds hold it."""
+        anchor = self.anchor[index]
+        a = self.within.clamp(a, anchor)
+        if not self.gate.enabled:
+            return a
+        bad = ~admissible(a, anchor, self.gate)
+        if not bool(bad.any()):
+            return a
+        return torch.where(spread(bad, a), admitted(a, anchor, self.gate), a)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """value: (b, *in); iterations: passes used, fallback: bounds were hit or nothing better than the anchor was found."""
+
+    value: Tensor
+    iterations: Tensor
+    fallback: Tensor
+
+
+def solve(problem: Problem, name: str = "auto") -> Answer:
+    """Solve by the named method; ``auto`` takes Gauss–Newton where the per-sample Jacobian is small, else secants."""
+    from frpt.solvers import adam, gauss_newton, secant
+
+    if name == "auto":
+        small = problem.inputs * problem.outputs <= problem.options.jacobian_entries
+        name = "gauss_newton" if small else "secant"
+    method = {"gauss_newton": gauss_newton.solve, "secant": secant.solve, "adam": adam.solve}[name]
+    return method(problem)
+
+
+def row_norm(t: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(t.flatten(1), dim=1, dtype=torch.float64)
+
+
+def spread(v: Tensor, like: Tensor) -> Tensor:
+    return v.reshape(-1, *[1] * (like.dim() - 1))

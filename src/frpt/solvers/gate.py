@@ -1,0 +1,105 @@
+"""Anchored linear solves: nominal correction, range of the op before, reliability gate, Tikhonov fallback.
+
+    a = â + A⁺ r,  r = t − Φ(â)                                       nominal (paper III-A, A.1, both cases)
+    a = argmin ‖A a − y‖² + α ‖a − â‖²                               fallback of systems that fail the gate (A.2)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frpt.presets import Gate
+from frpt.solvers.base import UNBOUNDED, Prepared, Range, norm, per_system
+from frpt.solvers.inside import inside, projected
+
+
+@dataclass(frozen=True)
+class Systems:
+    """Solved systems. value: (s, *in); fallback: (s,) bool; iterations: (s,)."""
+
+    value: Tensor
+    fallback: Tensor
+    iterations: Tensor
+
+
+def anchored(
+    prepared: Prepared,
+    anchor: Tensor,
+    residual: Tensor,
+    gate: Gate,
+    within: Range = UNBOUNDED,
+    limit: int = 100,
+) -> Systems:
+    """The nearest a to the anchor with ``A (a − â) = r``. anchor: (s, *in), residual: (s, *out), in solver precision."""
+    moved = norm(residual) > 0  # a target that is met leaves the anchor, whatever the gate thinks of it
+    if within.bounded and not prepared.closed:
+        return _descend(prepared, anchor, residual, gate, within, limit)
+    value = anchor + prepared.solve(residual)
+    failed = torch.zeros_like(moved)
+    if gate.enabled:
+        failed = moved & ~passes(prepared, anchor, value, residual, gate)
+    if bool(failed.any()):
+        rows = failed.nonzero().squeeze(1)
+        near, r = anchor[rows], residual[rows]
+        damped = near + prepared.rows(rows).damped(r, tikhonov(prepared, near, r, gate))
+        value = value.index_copy(0, rows, admitted(damped, near, gate))
+    value, iterations = inside(prepared, anchor, residual, value, within, limit)
+    return Systems(value, failed | (moved & prepared.deficient), iterations)
+
+
+def _descend(
+    prepared: Prepared, anchor: Tensor, residual: Tensor, gate: Gate, within: Range, limit: int
+) -> Systems:
+    """Without a closed A⁺, a range is kept from the start instead of restored afterwards."""
+    value, iterations = projected(prepared, anchor, residual, anchor, within, limit)
+    failed = torch.zeros(len(anchor), dtype=torch.bool, device=anchor.device)
+    if gate.enabled:
+        failed = ~admissible(value, anchor, gate)
+        value = torch.where(per_system(failed, value), admitted(value, anchor, gate), value)
+    return Systems(value, failed, iterations)
+
+
+def passes(prepared: Prepared, anchor: Tensor, value: Tensor, residual: Tensor, gate: Gate) -> Tensor:
+    """Which systems pass the reliability gate: (s,) bool. Supplement A.2.1."""
+    good = admissible(value, anchor, gate)
+    m1, m2 = gate.thresholds(value.dtype)
+    y = prepared.apply(anchor) + residual
+    error = prepared.apply(value - anchor) - residual
+    scale = prepared.frobenius * norm(value) + norm(y)
+    if prepared.reduces:
+        return good & (norm(error) <= m1 * scale)
+    return good & (norm(prepared.adjoint(error)) <= m2 * prepared.frobenius * scale)
+
+
+def admissible(value: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
+    """Finite, within M_∞ and within M_dev of the anchor: (s,) bool."""
+    v, a = value.flatten(1), anchor.flatten(1)
+    bound = a.abs().amax(1).clamp_min(gate.magnitude)
+    reference = norm(anchor).clamp_min(gate.floor * a.shape[1] ** 0.5)
+    finite = torch.isfinite(v).all(1)
+    return finite & (v.abs().amax(1) <= bound) & (norm(value - anchor) <= gate.deviation * reference)
+
+
+def admitted(value: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
+    """The farthest point on the way from the anchor to the value that is admissible; the anchor if value isn't finite."""
+    step = torch.where(per_system(torch.isfinite(value.flatten(1)).all(1), value), value - anchor, 0.0)
+    a, d = anchor.flatten(1), step.flatten(1)
+    bound = a.abs().amax(1).clamp_min(gate.magnitude)
+    room = torch.where(d > 0, bound[:, None] - a, bound[:, None] + a)
+    share = torch.where(d != 0, room / d.abs().clamp_min(torch.finfo(d.dtype).tiny), torch.inf).amin(1)
+    reference = norm(anchor).clamp_min(gate.floor * a.shape[1] ** 0.5)
+    length = norm(step).clamp_min(torch.finfo(d.dtype).tiny)
+    share = torch.minimum(share, gate.deviation * reference / length).clamp(0.0, 1.0)
+    return anchor + per_system(share, step) * step
+
+
+def tikhonov(prepared: Prepared, anchor: Tensor, residual: Tensor, gate: Gate) -> Tensor:
+    """α = max{(σ_max/κ_eff)², ε max(σ_max², 1), (‖r‖ / 2 D_max)²}: (s,). Supplement A.2.3."""
+    sigma = prepared.sigma_max
+    spectral = max((sigma / gate.kappa) ** 2, torch.finfo(anchor.dtype).eps * max(sigma**2, 1.0))
+    room = gate.magnitude - anchor.flatten(1).abs().amax(1)
+    magnitude = torch.where(room > 0, (norm(residual) / (2 * room.clamp_min(1e-30))) ** 2, 0.0)
+    return magnitude.clamp_min(spectral)

@@ -1,0 +1,101 @@
+"""Explicit-Jacobian Gauss–Newton (paper III-C 1, B.1.2), per sample: never one Jacobian for the whole batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from frpt.solvers.composite import Answer, Problem, row_norm, spread
+from frpt.solvers.dense import Batched
+from frpt.solvers.gate import passes as reliable
+from frpt.solvers.gate import tikhonov
+
+DAMPING = 0.8
+LONGEST_STEP = 10.0
+TRIALS = 8
+STEPS = 20
+
+
+def solve(problem: Problem) -> Answer:
+    """``a ← a + d·δ``, δ = J⁺(t − Φ(a)), Tikhonov about the anchor where that is unreliable, d by backtracking."""
+    count = len(problem.anchor)
+    value, phi = problem.anchor.clone(), problem.output.clone()
+    passes = torch.zeros(count, dtype=torch.long, device=value.device)
+    fallback = torch.zeros(count, dtype=torch.bool, device=value.device)
+    scale = problem.scale()
+    index = (row_norm(problem.target - phi) > problem.options.tolerance * scale).nonzero().squeeze(1)
+    for _ in range(STEPS):
+        if len(index) == 0:
+            break
+        passes[index] += 1
+        jacobian = jacobians(problem, value[index], index)
+        residual = (problem.target - phi)[index].double().flatten(1)
+        step, damped = _step(problem, jacobian, value[index], residual, index)
+        fallback[index] |= damped
+        moved = _backtrack(problem, value, phi, step, index)
+        left = row_norm(problem.target - phi)[index] > problem.options.tolerance * scale[index]
+        index = index[moved & left]
+    start = row_norm(problem.target - problem.output)
+    worse = (row_norm(problem.target - phi) >= start) & (start > 0)
+    return Answer(value, passes, fallback | worse)
+
+
+def jacobians(problem: Problem, a: Tensor, index: Tensor) -> Tensor:
+    """J: (k, outputs, inputs) of every sample: samples are independent, so one pull per output serves all."""
+    with torch.enable_grad():
+        point = a.detach().requires_grad_(True)
+        out = problem.fn(point, index).flatten(1)
+    units = torch.eye(out.shape[1], dtype=out.dtype, device=out.device)
+    rows = []
+    for unit in units:
+        (row,) = torch.autograd.grad(out, point, unit.expand_as(out), retain_graph=True)
+        rows.append(row.flatten(1))
+    return torch.stack(rows, 1).double()
+
+
+def _step(
+    problem: Problem, jacobian: Tensor, a: Tensor, residual: Tensor, index: Tensor
+) -> tuple[Tensor, Tensor]:
+    """δ: (k, n), norm-clipped, and which samples took the Tikhonov form."""
+    if not bool(torch.isfinite(jacobian).all()):
+        jacobian = torch.where(torch.isfinite(jacobian), jacobian, 0.0)
+    prepared = Batched(jacobian)
+    right = residual[..., None]
+    here = a.double().flatten(1)[..., None]
+    step = prepared.solve(right)
+    damped = torch.zeros(len(a), dtype=torch.bool, device=a.device)
+    if problem.gate.enabled:
+        damped = ~reliable(prepared, here, here + step, right, problem.gate)
+    if bool(damped.any()):
+        rows = damped.nonzero().squeeze(1)
+        anchor = problem.anchor[index].double().flatten(1)[..., None][rows]
+        part, off = prepared.rows(rows), here[rows] - anchor
+        # min ‖Jδ − r‖² + α‖a + δ − â‖²: with η = a + δ − â, a Tikhonov problem for r + J(a − â)
+        total = right[rows] + part.apply(off)
+        alpha = tikhonov(part, anchor, total, problem.gate)
+        step = step.index_copy(0, rows, part.damped(total, alpha) - off)
+    step = step.squeeze(-1)
+    norm = torch.linalg.vector_norm(step, dim=1, keepdim=True)
+    longest = LONGEST_STEP if problem.options.iterations <= 20 else max(LONGEST_STEP, float(row_norm(a).max()))
+    return step * (longest / norm.clamp_min(longest)), damped
+
+
+def _backtrack(problem: Problem, value: Tensor, phi: Tensor, step: Tensor, index: Tensor) -> Tensor:
+    """Shorten each sample's step until its residual drops; (k,) bool: which samples moved. Writes value and phi."""
+    moved = torch.zeros(len(index), dtype=torch.bool, device=index.device)
+    waiting = torch.arange(len(index), device=index.device)
+    for length in [1.0] + [DAMPING**k for k in range(1, TRIALS + 1)]:
+        rows = index[waiting]
+        point = problem.inside(
+            (value[rows].double() + length * step[waiting].reshape(value[rows].shape)).to(value.dtype), rows
+        )
+        with torch.no_grad():
+            out = problem.fn(point, rows)
+        drop = row_norm(problem.target[rows] - out) < row_norm(problem.target[rows] - phi[rows])
+        value[rows] = torch.where(spread(drop, point), point, value[rows])
+        phi[rows] = torch.where(spread(drop, out), out, phi[rows])
+        moved[waiting[drop]] = True
+        waiting = waiting[~drop]
+        if len(waiting) == 0:
+            break
+    return moved

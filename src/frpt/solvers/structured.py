@@ -1,0 +1,104 @@
+"""Linear maps whose pseudo-inverse is written down: diagonal ones, and products of small matrices along axes."""
+
+from __future__ import annotations
+
+from functools import cached_property, reduce
+
+import torch
+from torch import Tensor
+
+
+class Diagonal:
+    """y = s ∘ x, the scale s: (s, *in) or broadcastable, summed over ``over`` where x was broadcast.
+
+    A⁺ r = Σ s r / Σ s², and zero where the scale is zero: that entry keeps its anchor.
+    """
+
+    closed = True
+    reduces = True
+    deficient = False
+
+    def __init__(self, scale: Tensor) -> None:
+        self.scale = scale
+
+    @cached_property
+    def frobenius(self) -> float:
+        return float(torch.linalg.vector_norm(self.scale.flatten(1), dim=1).max())
+
+    @cached_property
+    def sigma_max(self) -> float:
+        return float(self.scale.abs().max())
+
+    def rows(self, index: Tensor) -> Diagonal:
+        return self if len(self.scale) == 1 else Diagonal(self.scale[index])
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+    adjoint = apply
+
+    def solve(self, residual: Tensor) -> Tensor:
+        zero = self.scale == 0
+        return torch.where(zero, 0.0, residual / torch.where(zero, 1.0, self.scale))
+
+    def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
+        alpha = alpha.reshape(-1, *[1] * (self.scale.dim() - 1))
+        return self.scale * residual / (self.scale**2 + alpha)
+
+
+class Separable:
+    """A = A₁ ⊗ … ⊗ A_d over the d trailing axes. x: (s, n₁, …, n_d), y: (s, m₁, …, m_d).
+
+    Pooling and interpolation are of this kind; A⁺ is the product of the small pseudo-inverses.
+    """
+
+    closed = True
+    deficient = False
+
+    def __init__(self, factors: list[Tensor]) -> None:
+        self.factors = factors
+        self.reduces = all(f.shape[0] <= f.shape[1] for f in factors)
+
+    @cached_property
+    def _svd(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        return [torch.linalg.svd(f, full_matrices=False) for f in self.factors]
+
+    @cached_property
+    def _inverse(self) -> list[Tensor]:
+        return [torch.linalg.pinv(f) for f in self.factors]
+
+    @cached_property
+    def frobenius(self) -> float:
+        return float(torch.stack([torch.linalg.matrix_norm(f) for f in self.factors]).prod())
+
+    @cached_property
+    def sigma_max(self) -> float:
+        return float(torch.stack([s[0] for _, s, _ in self._svd]).prod())
+
+    def rows(self, index: Tensor) -> Separable:
+        return self
+
+    def apply(self, x: Tensor) -> Tensor:
+        return _along_axes(x, self.factors)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return _along_axes(y, [f.mT for f in self.factors])
+
+    def solve(self, residual: Tensor) -> Tensor:
+        return _along_axes(residual, self._inverse)
+
+    def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
+        spectrum = reduce(torch.multiply, [s.reshape(-1, *[1] * k) for k, (_, s, _) in self._from_last()])
+        inner = _along_axes(residual, [u.mT for u, _, _ in self._svd])
+        inner = inner * spectrum / (spectrum**2 + alpha.reshape(-1, *[1] * len(self.factors)))
+        return _along_axes(inner, [vh.mT for _, _, vh in self._svd])
+
+    def _from_last(self) -> list[tuple[int, tuple[Tensor, Tensor, Tensor]]]:
+        return list(enumerate(reversed(self._svd)))
+
+
+def _along_axes(x: Tensor, factors: list[Tensor]) -> Tensor:
+    """Multiply axis −d … −1 of x by the d matrices."""
+    for axis, factor in zip(range(-len(factors), 0), factors, strict=True):
+        x = (x.movedim(axis, -1) @ factor.mT).movedim(-1, axis)
+    return x
