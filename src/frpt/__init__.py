@@ -1,6 +1,6 @@
 """frpt: what should this layer have produced for this label?"""
 
-from frpt import embed, errors
+from frpt import embed, errors, ops
 from frpt.presets import Gate, Preset, SolverOptions
 from frpt.reconstruction import Reconstruction, UnitReport
 from frpt.reverser import Reverser
@@ -15,5 +15,6 @@ __all__ = [
     "UnitReport",
     "embed",
     "errors",
+    "ops",
     "reverses",
 ]

@@ -61,6 +61,12 @@ class SolverOptions:
     dtype: torch.dtype = torch.float64
     """Precision of linear solves and reverse rules."""
     composite: Literal["auto", "gauss_newton", "adam", "secant"] = "auto"
+    large: Literal["secant", "adam"] = "secant"
+    """What ``auto`` takes where the Jacobian is larger than ``jacobian_entries``."""
+    damping: float = 1.0
+    """First step length of Gauss–Newton."""
+    longest_step: float = math.inf
+    """Norm a Gauss–Newton step is cut to."""
     iterations: int = 60
     """Upper limit of passes a composite solver makes over a block."""
     tolerance: float = 1e-6
@@ -80,9 +86,11 @@ class SolverOptions:
     def __post_init__(self) -> None:
         if self.dtype not in (torch.float32, torch.float64):
             raise OptionError(f"SolverOptions.dtype must be torch.float32 or torch.float64, got {self.dtype}")
+        if self.large not in ("secant", "adam"):
+            raise OptionError(f"SolverOptions.large must be secant or adam, got {self.large!r}")
         if self.composite not in ("auto", "gauss_newton", "adam", "secant"):
             raise OptionError(f"unknown composite solver {self.composite!r}: auto, gauss_newton, adam or secant")
-        numbers = [f.name for f in fields(self) if f.name not in ("dtype", "composite")]
+        numbers = [f.name for f in fields(self) if f.name not in ("dtype", "composite", "large")]
         _require_positive(self, *numbers)
 
 
@@ -109,7 +117,9 @@ PRESETS = {
     "default": Preset("default"),
     "paper": Preset(
         "paper",
-        solver=SolverOptions(iterations=20, jacobian_entries=50_000_000),
+        solver=SolverOptions(
+            large="adam", damping=0.8, longest_step=10.0, iterations=20, jacobian_entries=50_000_000
+        ),
         rules="paper",
         blocks="stages",
         ranges=False,

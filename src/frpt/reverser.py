@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, overload
 
 import torch
@@ -15,7 +14,7 @@ from frpt.errors import InputError, NonFiniteError, OptionError
 from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where
 from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.graph.names import Names
-from frpt.graph.plan import Choice, Plan, Unit, make_plan
+from frpt.graph.plan import Choice, Plan, Unit, make_plan, shape_text
 from frpt.graph.ranges import ALL, ranges
 from frpt.presets import Preset, preset as preset_of
 from frpt.reconstruction import Reconstruction, UnitReport
@@ -23,7 +22,8 @@ from frpt.rules import rule_for
 from frpt.rules.registry import Call, Site, bind
 from frpt.samples import Samples, relative
 from frpt.solvers.base import UNBOUNDED, Measure, Range, Solution
-from frpt.solvers.composite import BlockFunction, Problem, row_norm, solve, spread
+from frpt.solvers.closing import close
+from frpt.solvers.composite import BlockFunction, Problem, row_norm, solve
 
 
 class Reverser:
@@ -69,6 +69,10 @@ class Reverser:
     def layers(self) -> list[str]:
         """Every name ``at`` accepts, output first."""
         return self._example.names.ordered()
+
+    def shape(self, layer: str) -> str:
+        """The shape of a layer's value, the batch written b."""
+        return shape_text(self._example.names[layer])
 
     def plan(self, at: str) -> Plan:
         """The reverse path to a layer, checked whole; print it for the table."""
@@ -213,10 +217,7 @@ class _Walk:
         before, after = row_norm(problem.target - problem.output), row_norm(problem.target - reached)
         if self.preset.closing is None or not plan.closable or not bool((after > problem.enough).any()):
             return found, 1 - relative(after, before), None
-        # a walk that went astray is not worth continuing: those samples begin at the anchor
-        useful = spread(after < 0.5 * before, start), spread(after < 0.5 * before, reached)
-        begin = torch.where(useful[0], start, problem.anchor), torch.where(useful[1], reached, problem.output)
-        answer = solve(replace(problem, start=begin), "secant")
+        answer = close(problem, (start, reached))
         reached = block(answer.value, everyone)
         value = at.input.back(answer.value).to(self.dtype)
         solution = Solution.of(value, len(start), answer.fallback, answer.iterations).checked(path.where)

@@ -87,10 +87,8 @@ class Captured:
         for node, leaf in zip(self.inputs, _leaves(inputs), strict=True):
             value = node.meta.get("val")
             if isinstance(leaf, Tensor) and inputs.carries_batch(leaf) and isinstance(value, Tensor):
-                size = value.shape[0]
-                self.dynamic = isinstance(size, torch.SymInt)
-                if isinstance(size, torch.SymInt):
-                    self.symbol = size.node.expr
+                self.symbol = batch_symbol(value)
+                self.dynamic = self.symbol is not None
                 break
 
     def _live(self) -> list[Node]:
@@ -192,14 +190,16 @@ def _export(wrapped: nn.Module, inputs: Inputs, dynamic: bool) -> ExportedProgra
         if dynamic and inputs.carries_batch(t):
             shapes[t] = {0: Dim.AUTO}
     try:
-        program = torch.export.export(
-            wrapped,
-            inputs.args,
-            inputs.kwargs,
-            dynamic_shapes=shapes.dynamic_shapes(wrapped, inputs.args, inputs.kwargs) if dynamic else None,
-            strict=False,
-        )
-        return program.run_decompositions({})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch.export's own, about its internals
+            program = torch.export.export(
+                wrapped,
+                inputs.args,
+                inputs.kwargs,
+                dynamic_shapes=shapes.dynamic_shapes(wrapped, inputs.args, inputs.kwargs) if dynamic else None,
+                strict=False,
+            )
+            return program.run_decompositions({})
     except FrptError:
         raise
     except Exception as error:
@@ -229,8 +229,16 @@ def _is_dynamic(program: ExportedProgram, inputs: Inputs) -> bool:
     for name, leaf in zip(names, _leaves(inputs), strict=True):
         if isinstance(leaf, Tensor) and inputs.carries_batch(leaf) and isinstance(name, str):
             value = values[name]
-            return isinstance(value, Tensor) and isinstance(value.shape[0], torch.SymInt)
+            return isinstance(value, Tensor) and batch_symbol(value) is not None
     return False
+
+
+def batch_symbol(value: Tensor) -> Any:
+    """The symbol of axis 0; None where the size was fixed while tracing."""
+    size = value.shape[0]
+    if isinstance(size, torch.SymInt) and size.node.expr.free_symbols:
+        return size.node.expr
+    return None
 
 
 def _leaves(inputs: Inputs) -> list[Any]:
@@ -276,7 +284,8 @@ def source_line(node: Node) -> str:
 def op_name(node: Node) -> str:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.split("::")[-1]
+        name = target._schema.name.split("::")[-1]
+        return name.lstrip("_").removeprefix("native_").removesuffix("_legit_no_training")
     return getattr(target, "__name__", str(target))
 
 

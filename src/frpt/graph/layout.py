@@ -30,7 +30,8 @@ def samples_in(node: Node, symbol: Any, batch: int, from_input: set[Node]) -> Sa
 def _multiple(size: Any, symbol: Any, batch: int) -> int | None:
     """k if the size is k times the batch."""
     if symbol is None:
-        return size // batch if isinstance(size, int) and size > 0 and size % batch == 0 else None
+        fixed = int(size)
+        return fixed // batch if fixed > 0 and fixed % batch == 0 else None
     if not isinstance(size, torch.SymInt) or symbol not in size.node.expr.free_symbols:
         return None
     k = size.node.expr / symbol

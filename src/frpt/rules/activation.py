@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from frpt.rules.registry import Call, Site, reverses
-from frpt.rules.roots import invert_valley
+from frpt.rules.roots import Function, invert_valley
 from frpt.solvers.base import Solution
 from frpt.solvers.structured import Diagonal
 
@@ -18,12 +16,17 @@ PAPER_EPS = 1e-6
 
 
 def _clip(site: Site, target: Tensor, low: float, high: float, eps: float | None = None) -> Tensor:
-    """The target inside the open range (low, high): ``eps`` off its ends, or as near to them as the forward value is."""
+    """The target inside the open range (low, high): ``eps`` off its ends, or as near to them as the forward value."""
     eps = site.eps if eps is None else eps
     span = high - low if high - low < float("inf") else 1.0
     lowest = site.output.clamp(max=low + eps * span)
     highest = site.output.clamp(min=high - eps * span)
     return torch.minimum(torch.maximum(target, lowest), highest)
+
+
+def _below_one(t: Tensor) -> float:
+    """The largest number below 1 in t's precision."""
+    return 1 - torch.finfo(t.dtype).eps / 2
 
 
 def _nearest(site: Site, *roots: Tensor) -> Tensor:
@@ -86,14 +89,14 @@ def hardsigmoid(site: Site, target: Tensor) -> Solution:
 
 @reverses(aten.leaky_relu.default, elementwise=True, when=lambda call: float(call.args["negative_slope"]) >= 0)
 def leaky_relu(site: Site, target: Tensor) -> Solution:
-    """z = t where t ≥ 0, t/s elsewhere; s = 0 is relu.  As a diagonal map, so that a tiny slope goes through the gate."""
+    """z = t where t ≥ 0, t/s elsewhere; s = 0 is relu.  A diagonal map, so that a tiny slope goes through the gate."""
     slope = float(site.args["negative_slope"])
     if slope == 0:
         return relu(site, target)
     split = site.at.input.front
     wanted = torch.where(target >= 0, target, target / slope)
     # residual form: with scale 1 or s by the branch of the solution, a = â + (t − scale·â)/scale
-    scale = torch.where(wanted >= 0, 1.0, slope).to(target.dtype)
+    scale = torch.ones_like(target).masked_fill(wanted < 0, slope)
     return site.linear(Diagonal(split(scale)), split(target - scale * site.anchor), split, site.at.input.back)
 
 
@@ -109,7 +112,8 @@ def paper_leaky_relu(site: Site, target: Tensor) -> Solution:
 def tanh(site: Site, target: Tensor) -> Solution:
     """z = artanh(t), t clipped into (−1, 1)."""
     t = _clip(site, target, -1, 1)
-    return _keeping(site, t, torch.atanh(t.clamp(-1 + 1e-16, 1 - 1e-16)))
+    end = _below_one(t)
+    return _keeping(site, t, torch.atanh(t.clamp(-end, end)))
 
 
 @reverses(aten.sigmoid.default, elementwise=True)
@@ -152,7 +156,7 @@ def elu(site: Site, target: Tensor) -> Solution:
     """t = s·z above 0, s·α(e^{c z} − 1) below:  z = t/s, or log(1 + t/(sα))/c, t clipped above −sα."""
     alpha, scale, inner = map(float, _elu_constants(site))
     t = _clip(site, target, -alpha * scale, float("inf"))
-    below = torch.log1p((t / (alpha * scale)).clamp(min=-1 + 1e-16)) / inner
+    below = torch.log1p((t / (alpha * scale)).clamp_min(-_below_one(t))) / inner
     return _keeping(site, t, torch.where(t > 0, t / scale, below))
 
 
@@ -165,7 +169,7 @@ def celu(site: Site, target: Tensor) -> Solution:
     """t = z above 0, α(e^{z/α} − 1) below:  z = α log(1 + t/α), t clipped above −α."""
     alpha = float(site.args["alpha"])
     t = _clip(site, target, -alpha, float("inf"))
-    return _keeping(site, t, torch.where(t > 0, t, alpha * torch.log1p((t / alpha).clamp(min=-1 + 1e-16))))
+    return _keeping(site, t, torch.where(t > 0, t, alpha * torch.log1p((t / alpha).clamp_min(-_below_one(t)))))
 
 
 @reverses(aten.selu.default, elementwise=True)
@@ -173,7 +177,7 @@ def selu(site: Site, target: Tensor) -> Solution:
     """t = λz above 0, λα(e^z − 1) below:  z = t/λ, or log(1 + t/(λα)), t clipped above −λα."""
     alpha, scale = 1.6732632423543772, 1.0507009873554805
     t = _clip(site, target, -alpha * scale, float("inf"))
-    below = torch.log1p((t / (alpha * scale)).clamp(min=-1 + 1e-16))
+    below = torch.log1p((t / (alpha * scale)).clamp_min(-_below_one(t)))
     return _keeping(site, t, torch.where(t > 0, t / scale, below))
 
 
@@ -188,7 +192,7 @@ def hardswish(site: Site, target: Tensor) -> Solution:
     return site.exact(torch.where(t == 0, flat, z))
 
 
-def _valley(site: Site, target: Tensor, bottom: float, f: Callable[[Tensor], Tensor], log_left: Callable) -> Solution:
+def _valley(site: Site, target: Tensor, bottom: float, f: Function, log_left: Function) -> Solution:
     """Both preimages of a function with one minimum, the nearer one chosen; targets below it go to the bottom."""
     left, right = invert_valley(target, f, log_left, bottom)
     z = torch.where(target < 0, _nearest(site, right, left), right)

@@ -61,15 +61,13 @@ class Geometry:
 def geometry(call: Call) -> Geometry:
     """Read the arguments of any of the convolution ops."""
     args, weight = call.args, call.args["weight"]
-    rank = weight.dim() - 2
+    rank = int(weight.dim()) - 2
 
     def axes(value: Any, default: int) -> tuple[int, ...]:
-        if value is None:
-            return (default,) * rank
-        if isinstance(value, int):
-            return (value,) * rank
-        value = tuple(int(v) for v in value)
-        return value * rank if len(value) == 1 else value
+        if value is None or isinstance(value, int):
+            return (default if value is None else int(value),) * rank
+        values = tuple(int(v) for v in value)
+        return values * rank if len(values) == 1 else values
 
     dilation = axes(args.get("dilation"), 1)
     padding = args.get("padding")

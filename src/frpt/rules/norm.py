@@ -14,9 +14,14 @@ from frpt.solvers.base import Solution
 aten = torch.ops.aten
 
 
+def _normalised(call: Call) -> bool:
+    """The output is the normalised tensor, not one of the statistics that native ops return beside it."""
+    return call.pick in (None, 0)
+
+
 def _uses_running_statistics(call: Call) -> bool:
     training = call.args.get("training", call.args.get("use_input_stats", False))
-    return not training and call.args.get("running_var") is not None
+    return _normalised(call) and not training and call.args.get("running_var") is not None
 
 
 @reverses(
@@ -36,7 +41,7 @@ def batch_norm(site: Site, target: Tensor) -> Solution:
     return scaled(site, target - site.output, scale.reshape(1, -1, *[1] * (target.dim() - 2)))
 
 
-def _along(site: Site, z: Tensor, t: Tensor, gamma: Tensor | None, beta: Tensor | None, eps: float, centred: bool) -> Tensor:
+def _along(z: Tensor, t: Tensor, gamma: Tensor | None, beta: Tensor | None, eps: float, centred: bool) -> Tensor:
     """Direction from the target, scale and shift nearest to the anchor. z, t, γ, β: (rows, k) or broadcastable.
 
         u = (t − β)/γ, centred;   z = μ + c u,   μ = mean(ẑ),   c = ⟨ẑ − μ, u⟩/⟨u, u⟩
@@ -84,16 +89,18 @@ def _affine(site: Site) -> tuple[Tensor | None, Tensor | None]:
     return (None if gamma is None else gamma.flatten()), (None if beta is None else beta.flatten())
 
 
-@reverses(aten.layer_norm.default, aten.native_layer_norm.default, slots=("input",))
+@reverses(aten.layer_norm.default, aten.native_layer_norm.default, slots=("input",), when=_normalised)
 def layer_norm(site: Site, target: Tensor) -> Solution:
     """y = γ (z − mean)/√(var + ε) + β over the last axes: direction from t, scale and shift nearest to the anchor."""
     gamma, beta = _affine(site)
     z, t = _rows(site, site.anchor), _rows(site, target)
-    value = _along(site, z, t, gamma, beta, float(site.args["eps"]), centred=True)
+    value = _along(z, t, gamma, beta, float(site.args["eps"]), centred=True)
     return _unless_met(site, value.reshape(site.anchor.shape), _rows(site, target == site.output))
 
 
-@reverses(aten.layer_norm.default, aten.native_layer_norm.default, slots=("input",), preset="paper")
+@reverses(
+    aten.layer_norm.default, aten.native_layer_norm.default, slots=("input",), when=_normalised, preset="paper"
+)
 def paper_layer_norm(site: Site, target: Tensor) -> Solution:
     """The paper's rule: scale √(ε/(1 − q)) from the target alone, shift nearest to the anchor."""
     gamma, beta = _affine(site)
@@ -107,15 +114,15 @@ def rms_norm(site: Site, target: Tensor) -> Solution:
     gamma, _ = _affine(site)
     eps = site.args["eps"]
     eps = torch.finfo(site.active.dtype).eps if eps is None else float(eps)
-    value = _along(site, _rows(site, site.anchor), _rows(site, target), gamma, None, eps, centred=False)
+    value = _along(_rows(site, site.anchor), _rows(site, target), gamma, None, eps, centred=False)
     return _unless_met(site, value.reshape(site.anchor.shape), _rows(site, target == site.output))
 
 
-@reverses(aten.group_norm.default, aten.native_group_norm.default, slots=("input",))
+@reverses(aten.group_norm.default, aten.native_group_norm.default, slots=("input",), when=_normalised)
 def group_norm(site: Site, target: Tensor) -> Solution:
     """layer_norm over the channels of a group and all positions, γ and β per channel. z: (b, c, *space)."""
     groups = int(site.args.get("num_groups") or site.args["group"])
-    batch, channels, *space = site.anchor.shape
+    batch, _, *space = site.anchor.shape
     positions = math.prod(space)
 
     def rows(t: Tensor) -> Tensor:
@@ -127,7 +134,7 @@ def group_norm(site: Site, target: Tensor) -> Solution:
         return w.reshape(groups, -1, 1).expand(-1, -1, positions).reshape(groups, -1).repeat(batch, 1)
 
     gamma, beta = spread(site.tensor("weight")), spread(site.tensor("bias"))
-    value = _along(site, rows(site.anchor), rows(target), gamma, beta, float(site.args["eps"]), centred=True)
+    value = _along(rows(site.anchor), rows(target), gamma, beta, float(site.args["eps"]), centred=True)
     return _unless_met(site, value.reshape(site.anchor.shape), rows(target == site.output))
 
 

@@ -80,12 +80,13 @@ class Site(Call):
 
     def prepared(self, kind: str, weight: Tensor, make: Callable[[Tensor], Any]) -> Any:
         """``make(weight)``, made once per weight: the second batch through a layer finds it here."""
-        key = (tuple(weight.shape), weight.dtype, weight.device, int(torch.hash_tensor(weight).view(torch.int64)))
-        if self.cache is not None and kind in self.cache and self.cache[kind][0] == key:
-            return self.cache[kind][1]
-        value = make(weight.to(self.anchor.dtype))
-        if self.cache is not None:
-            self.cache[kind] = (key, value)
+        if self.cache is None:
+            return make(weight.to(self.anchor.dtype))
+        known, value = self.cache.get(kind, (None, None))
+        # compared entry by entry: torch.hash_tensor is the same for permuted, and for negated, weights
+        if known is None or (known.dtype, known.device) != (weight.dtype, weight.device) or not torch.equal(known, weight):
+            value = make(weight.to(self.anchor.dtype))
+            self.cache[kind] = (weight.clone(), value)
         return value
 
     def exact(self, value: Tensor) -> Solution:

@@ -21,8 +21,8 @@ def invert_valley(target: Tensor, f: Function, log_left: Function, bottom: float
     right = monotone_root(f, t, torch.full_like(t, bottom), t.clamp_min(0) + 1.0, start=t.clamp_min(0.0) + 0.05)
     tiny = torch.finfo(t.dtype).tiny
     depth = torch.log((-t).clamp_min(tiny))
-    far = -60.0 if t.dtype == torch.float32 else -800.0
-    start = (depth - 1.0).clamp(far, bottom - 1e-3)  # log(−f) falls at least linearly: the root is right of it
+    far = float(torch.log(t.new_tensor(tiny))) * 1.13  # log(−f(z)) ≤ log(−z) + z + 1: no target has its root beyond
+    start = (depth - 1.0).clamp(far, bottom - 1e-3)
     left = monotone_root(log_left, depth, torch.full_like(t, far), torch.full_like(t, bottom), start=start)
     flat = t <= float(low) if t.numel() else t.bool()
     return torch.where(flat, bottom, left), torch.where(flat, bottom, right)

@@ -96,16 +96,21 @@ class Prepared(Protocol):
 
     reduces: bool
     """Case I (outputs ≤ inputs: consistency can be asked for) or case II."""
-    deficient: bool
-    """Numerically rank-deficient: A⁺ is truncated and every solution counts as a fallback."""
-
     closed: bool
     """A⁺ r costs about as much as A x: it may be applied again and again."""
 
     @property
-    def frobenius(self) -> float: ...
+    def deficient(self) -> bool | Tensor:
+        """Numerically rank-deficient: A⁺ is truncated and every solution counts as a fallback."""
+        ...
+
     @property
-    def sigma_max(self) -> float: ...
+    def frobenius(self) -> float | Tensor:
+        """‖A‖_F; it, σ_max and ``deficient`` are (s,) where every system has a matrix of its own."""
+        ...
+
+    @property
+    def sigma_max(self) -> float | Tensor: ...
     def rows(self, index: Tensor) -> Prepared:
         """The map of the systems ``index: (k,)`` only; itself where all systems share one matrix."""
         ...
@@ -123,7 +128,8 @@ class Prepared(Protocol):
 
 def norm(t: Tensor) -> Tensor:
     """Euclidean norm of every system: (s,)."""
-    return torch.linalg.vector_norm(t.flatten(1), dim=1)
+    length: Tensor = torch.linalg.vector_norm(t.flatten(1), dim=1)
+    return length
 
 
 def per_system(v: Tensor, like: Tensor) -> Tensor:

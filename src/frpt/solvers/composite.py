@@ -77,12 +77,12 @@ class Answer:
 
 
 def solve(problem: Problem, name: str = "auto") -> Answer:
-    """Solve by the named method; ``auto`` takes Gauss–Newton where the per-sample Jacobian is small, else secants."""
+    """Solve by the named method; ``auto`` takes Gauss–Newton where the per-sample Jacobian is small."""
     from frpt.solvers import adam, gauss_newton, secant
 
     if name == "auto":
         small = problem.inputs * problem.outputs <= problem.options.jacobian_entries
-        name = "gauss_newton" if small else "secant"
+        name = "gauss_newton" if small else problem.options.large
     method = {"gauss_newton": gauss_newton.solve, "secant": secant.solve, "adam": adam.solve}[name]
     return method(problem)
 

@@ -8,6 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from frpt.solvers.base import norm
+
 _UNSAFE = 1e-10
 """Squared pivot ratio of a Cholesky factor under which half the digits of a float64 solve are gone."""
 
@@ -68,9 +70,12 @@ class Dense:
             gain = torch.where(s > cut, 1 / s.clamp_min(torch.finfo(s.dtype).tiny), 0.0)
             return ((residual @ u) * gain) @ vh
         if self._kind == "qr":  # A = (QR)ᵀ in case I, QR in case II
+            delta: Tensor
             if self.reduces:
-                return torch.linalg.solve_triangular(self._r.mT, residual.mT, upper=False).mT @ self._q.mT
-            return torch.linalg.solve_triangular(self._r, (residual @ self._q).mT, upper=True).mT
+                delta = torch.linalg.solve_triangular(self._r.mT, residual.mT, upper=False).mT @ self._q.mT
+            else:
+                delta = torch.linalg.solve_triangular(self._r, (residual @ self._q).mT, upper=True).mT
+            return delta
         if self.reduces:
             return self.adjoint(torch.cholesky_solve(residual.mT, self._factor).mT)
         return torch.cholesky_solve(self.adjoint(residual).mT, self._factor).mT
@@ -88,24 +93,27 @@ class Batched:
     def __init__(self, matrices: Tensor) -> None:
         self.matrices = matrices
         self.reduces = matrices.shape[-2] <= matrices.shape[-1]
+        self.u: Tensor
+        self.s: Tensor
+        self.vh: Tensor
         self.u, self.s, self.vh = torch.linalg.svd(matrices, full_matrices=False)
         cut = torch.finfo(self.s.dtype).eps * max(matrices.shape[-2:]) * self.s.amax(-1, keepdim=True)
         self._gain = torch.where(self.s > cut, 1 / self.s.clamp_min(torch.finfo(self.s.dtype).tiny), 0.0)
-        self.deficient = bool((self._gain == 0).any())
+        self.deficient = (self._gain == 0).any(-1)
 
     def rows(self, index: Tensor) -> Batched:
         part = copy.copy(self)
-        for name in ("matrices", "u", "s", "vh", "_gain"):
+        for name in ("matrices", "u", "s", "vh", "_gain", "deficient"):
             setattr(part, name, getattr(self, name)[index])
         return part
 
     @property
-    def frobenius(self) -> float:
-        return float(torch.linalg.matrix_norm(self.matrices).max())
+    def frobenius(self) -> Tensor:
+        return norm(self.matrices)
 
     @property
-    def sigma_max(self) -> float:
-        return float(self.s.max())
+    def sigma_max(self) -> Tensor:
+        return self.s.amax(-1)
 
     def apply(self, x: Tensor) -> Tensor:
         return self.matrices @ x

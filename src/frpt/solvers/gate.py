@@ -44,7 +44,8 @@ def anchored(
     if bool(failed.any()):
         rows = failed.nonzero().squeeze(1)
         near, r = anchor[rows], residual[rows]
-        damped = near + prepared.rows(rows).damped(r, tikhonov(prepared, near, r, gate))
+        part = prepared.rows(rows)
+        damped = near + part.damped(r, tikhonov(part, near, r, gate))
         value = value.index_copy(0, rows, admitted(damped, near, gate))
     value, iterations = inside(prepared, anchor, residual, value, within, limit)
     return Systems(value, failed | (moved & prepared.deficient), iterations)
@@ -98,8 +99,8 @@ def admitted(value: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
 
 def tikhonov(prepared: Prepared, anchor: Tensor, residual: Tensor, gate: Gate) -> Tensor:
     """α = max{(σ_max/κ_eff)², ε max(σ_max², 1), (‖r‖ / 2 D_max)²}: (s,). Supplement A.2.3."""
-    sigma = prepared.sigma_max
-    spectral = max((sigma / gate.kappa) ** 2, torch.finfo(anchor.dtype).eps * max(sigma**2, 1.0))
+    sigma = torch.as_tensor(prepared.sigma_max, dtype=anchor.dtype, device=anchor.device)
+    spectral = torch.maximum((sigma / gate.kappa) ** 2, torch.finfo(anchor.dtype).eps * (sigma**2).clamp_min(1.0))
     room = gate.magnitude - anchor.flatten(1).abs().amax(1)
     magnitude = torch.where(room > 0, (norm(residual) / (2 * room.clamp_min(1e-30))) ** 2, 0.0)
-    return magnitude.clamp_min(spectral)
+    return torch.maximum(magnitude, spectral)

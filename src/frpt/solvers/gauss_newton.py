@@ -10,8 +10,7 @@ from frpt.solvers.dense import Batched
 from frpt.solvers.gate import passes as reliable
 from frpt.solvers.gate import tikhonov
 
-DAMPING = 0.8
-LONGEST_STEP = 10.0
+SHRINK = 0.8
 TRIALS = 8
 STEPS = 20
 
@@ -76,15 +75,14 @@ def _step(
         step = step.index_copy(0, rows, part.damped(total, alpha) - off)
     step = step.squeeze(-1)
     norm = torch.linalg.vector_norm(step, dim=1, keepdim=True)
-    longest = LONGEST_STEP if problem.options.iterations <= 20 else max(LONGEST_STEP, float(row_norm(a).max()))
-    return step * (longest / norm.clamp_min(longest)), damped
+    return step * (problem.options.longest_step / norm.clamp_min(1e-300)).clamp_max(1.0), damped
 
 
 def _backtrack(problem: Problem, value: Tensor, phi: Tensor, step: Tensor, index: Tensor) -> Tensor:
     """Shorten each sample's step until its residual drops; (k,) bool: which samples moved. Writes value and phi."""
     moved = torch.zeros(len(index), dtype=torch.bool, device=index.device)
     waiting = torch.arange(len(index), device=index.device)
-    for length in [1.0] + [DAMPING**k for k in range(1, TRIALS + 1)]:
+    for length in [problem.options.damping * SHRINK**k for k in range(TRIALS + 1)]:
         rows = index[waiting]
         point = problem.inside(
             (value[rows].double() + length * step[waiting].reshape(value[rows].shape)).to(value.dtype), rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 
@@ -44,7 +45,7 @@ class CGLS:
         for _ in range(10):
             x = self.adjoint(self.apply(x / torch.linalg.vector_norm(x).clamp_min(torch.finfo(x.dtype).tiny)))
             norm = torch.linalg.vector_norm(x)
-        return float(norm) ** 0.5
+        return math.sqrt(float(norm))
 
     @property
     def frobenius(self) -> float:

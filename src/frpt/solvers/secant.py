@@ -3,11 +3,12 @@
 Each sample keeps a base (its best point) and up to m pairs (Δa, ΔΦ). A step solves the small least squares
 ``γ = argmin ‖r − Yγ‖² + ridge`` and goes to  a + Sγ + β p  with a fresh direction p for what the pairs don't explain,
 ``r′ = r − Yγ``:  p = r′ (forward passes only, for blocks near the identity), or p = Jᵀr′ (one backward pass more).
+A sample that is refused twice forgets its pairs, and goes down its gradient at the base in ever smaller steps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -15,13 +16,14 @@ from torch import Tensor
 from frpt.solvers.composite import Answer, Problem, row_norm, spread
 
 _RIDGE = 1e-6
-_PATIENCE = 6
-"""Steps without a 2 % gain after which a sample has stalled."""
+_PATIENCE = 10
+"""Passes without a 2 % gain after which a sample has stalled."""
 
 
 @dataclass
 class _State:
-    """The samples still at work. a, r: base and its residual; s, y: (k, m, n) pairs; the rest per sample."""
+    """The samples still at work: index (k,), base a, Φ(a), residual r, pairs s and y: (k, m, n), direction p, and
+    per sample γ: (k, m), β, the residual last gained from, passes since then, and refusals in a row."""
 
     index: Tensor
     a: Tensor
@@ -29,13 +31,17 @@ class _State:
     r: Tensor
     s: Tensor
     y: Tensor
+    p: Tensor
+    gamma: Tensor
     beta: Tensor
     mark: Tensor
     idle: Tensor
+    refused: Tensor
 
     def keep(self, mask: Tensor) -> None:
-        for name in ("index", "a", "phi", "r", "s", "y", "beta", "mark", "idle"):
-            setattr(self, name, getattr(self, name)[mask])
+        if not bool(mask.all()):
+            for f in fields(self):
+                setattr(self, f.name, getattr(self, f.name)[mask])
 
 
 def solve(problem: Problem) -> Answer:
@@ -46,80 +52,120 @@ def solve(problem: Problem) -> Answer:
     value, error = value.clone(), row_norm(problem.target - reached)
     rest = (error > problem.enough).nonzero().squeeze(1)
     if problem.anchor.shape == problem.target.shape and problem.start is None and len(rest):
-        _iterate(problem, rest, value, error, passes, gradient=False)
+        _by_residuals(problem, rest, value, error, passes)
         rest = (error > problem.enough).nonzero().squeeze(1)
     if len(rest):
-        _iterate(problem, rest, value, error, passes, gradient=True)
+        _by_gradients(problem, rest, value, error, passes)
     before = row_norm(problem.target - problem.output)
     return Answer(value, passes, (error >= before) & (before > 0))
 
 
-def _iterate(problem: Problem, rest: Tensor, value: Tensor, error: Tensor, passes: Tensor, gradient: bool) -> None:
-    """Steps from the anchor for the samples ``rest``; improvements are written to value and error."""
-    state = _start(problem, rest)
-    enough = problem.enough
-    p, gamma = _first_direction(problem, state, gradient)
+def _by_residuals(problem: Problem, rest: Tensor, value: Tensor, error: Tensor, passes: Tensor) -> None:
+    """p = r′: safeguarded Anderson acceleration. A sample leaves when it contracts by less than 0.7, later 0.85, a pass."""
+    state = _begin(problem, rest)
+    state.p = state.r.to(state.a.dtype)
     for step in range(problem.options.iterations):
-        move = _combine(state.s, gamma).reshape_as(state.a) + spread(state.beta, p).to(p.dtype) * p
-        point = problem.inside(state.a + move, state.index)
+        point = _proposal(problem, state)
         passes[state.index] += 1
-        with torch.set_grad_enabled(gradient):
-            point = point.detach().requires_grad_(gradient)
-            out = problem.fn(point, state.index)
-        phi = out.detach()
-        old = row_norm(state.r)
-        residual = problem.target[state.index] - phi
-        new = row_norm(residual)
-        good = torch.isfinite(new) & (new < old)
-        _remember(state, point.detach() - state.a, phi - state.phi, gamma, step)
-        _accept(state, good, point.detach(), phi, residual)
-        _store(state, value, error, row_norm(state.r))
-        going = _judge(state, step, enough[state.index], gradient)
-        gamma = _least_squares(state)
-        rest_r = state.r - _combine(state.y, gamma).reshape_as(state.r)
-        if gradient:
-            pull = torch.where(spread(going, rest_r), rest_r, 0.0).to(out.dtype)
-            (p,) = torch.autograd.grad(out, point, pull)
-            p = torch.where(torch.isfinite(p), p, 0.0)
-        else:
-            p = rest_r.to(point.dtype)
+        with torch.no_grad():
+            phi = problem.fn(point, state.index)
+        _judge(problem, state, point, phi, step)
+        _store(state, value, error)
+        now = row_norm(state.r)
+        going = now > problem.enough[state.index]
+        if step % 3 == 2:
+            going &= now <= (0.7 if step == 2 else 0.85) ** 3 * state.mark
+            state.mark = now
+        state.gamma = _least_squares(state)
+        state.p = (state.r - _combine(state.y, state.gamma).reshape_as(state.r)).to(point.dtype)
         state.keep(going)
-        p, gamma = p[going], gamma[going]
         if len(state.index) == 0:
             return
 
 
-def _start(problem: Problem, rest: Tensor) -> _State:
+def _by_gradients(problem: Problem, rest: Tensor, value: Tensor, error: Tensor, passes: Tensor) -> None:
+    """p = Jᵀr′ at the newest point: one forward and one backward pass a step."""
+    state = _begin(problem, rest)
+    state.refused += 2  # nothing known yet: the first pass only looks at the gradient
+    for step in range(problem.options.iterations):
+        looking = state.refused == 2
+        point = torch.where(spread(looking, state.a), state.a, _proposal(problem, state))
+        passes[state.index] += 1
+        with torch.enable_grad():
+            point = point.detach().requires_grad_(True)
+            out = problem.fn(point, state.index)
+        if step or problem.start is not None:
+            _judge(problem, state, point.detach(), out.detach(), step)
+        _store(state, value, error)
+        now = row_norm(state.r)
+        gained = now < 0.98 * state.mark
+        state.mark = torch.where(gained, now, state.mark)
+        state.idle = torch.where(gained, 0, state.idle + 1)
+        going = (now > problem.enough[state.index]) & (state.idle < _PATIENCE)
+        _turn(problem, state, point, out, looking, going)
+        state.keep(going)
+        if len(state.index) == 0:
+            return
+
+
+def _turn(problem: Problem, state: _State, point: Tensor, out: Tensor, looking: Tensor, going: Tensor) -> None:
+    """The next direction: from pairs and the newest gradient, or, after two refusals, the gradient at the base alone."""
+    plain = looking | (state.refused > 2)
+    forget = state.refused == 2
+    state.y = torch.where((forget | plain)[:, None, None], 0.0, state.y)
+    state.gamma = _least_squares(state)
+    left = state.r - _combine(state.y, state.gamma).reshape_as(state.r)
+    size = row_norm(left).clamp_min(1e-300)  # pulled at unit size: tiny residuals must not underflow on the way
+    wanted = torch.where(spread(going, left), left / spread(size, left).to(left.dtype), 0.0).to(out.dtype)
+    (p,) = torch.autograd.grad(out, point, wanted)
+    p = torch.where(torch.isfinite(p), p, 0.0) * spread(size, p).to(p.dtype)
+    low, high = problem.within.low, problem.within.high
+    p = torch.where(((state.a <= low) & (p < 0)) | ((state.a >= high) & (p > 0)), 0.0, p)
+    state.p = torch.where(spread(plain & ~looking, p), state.p, p)
+    pull = row_norm(p)
+    cauchy = torch.where(pull > 0, 0.5 * (size / pull.clamp_min(1e-300)) ** 2, 0.0)
+    state.beta = torch.where(looking, cauchy, state.beta)
+    state.refused = torch.where(looking, 3, state.refused)
+
+
+def _begin(problem: Problem, rest: Tensor) -> _State:
     a, phi = (v[rest] for v in problem.start or (problem.anchor, problem.output))
     r = problem.target[rest] - phi
     k, m = len(rest), problem.options.memory
     norm = row_norm(r)
+    none = torch.zeros(k, dtype=torch.long, device=a.device)
     return _State(
-        rest,
-        a,
-        phi,
-        r,
-        a.new_zeros(k, m, a[:1].numel()),
-        phi.new_zeros(k, m, phi[:1].numel()),
-        norm.new_ones(k),
-        norm,
-        torch.zeros(k, dtype=torch.long, device=a.device),
+        index=rest,
+        a=a,
+        phi=phi,
+        r=r,
+        s=a.new_zeros(k, m, a[:1].numel()),
+        y=phi.new_zeros(k, m, phi[:1].numel()),
+        p=torch.zeros_like(a),
+        gamma=norm.new_zeros(k, m),
+        beta=torch.ones_like(norm),
+        mark=norm,
+        idle=none,
+        refused=none.clone(),
     )
 
 
-def _first_direction(problem: Problem, state: _State, gradient: bool) -> tuple[Tensor, Tensor]:
-    """p at the anchor, and β₀ = ‖r‖²/(2‖Jᵀr‖²) for gradients."""
-    gamma = state.s.new_zeros(state.s.shape[:2], dtype=torch.float64)
-    if not gradient:
-        return state.r.to(state.a.dtype), gamma
-    with torch.enable_grad():
-        point = state.a.detach().requires_grad_(True)
-        out = problem.fn(point, state.index)
-    (p,) = torch.autograd.grad(out, point, state.r.to(out.dtype))
-    p = torch.where(torch.isfinite(p), p, 0.0)
-    pull = row_norm(p)
-    state.beta = torch.where(pull > 0, 0.5 * (row_norm(state.r) / pull.clamp_min(1e-30)) ** 2, 0.0)
-    return p, gamma
+def _proposal(problem: Problem, state: _State) -> Tensor:
+    move = _combine(state.s, state.gamma).reshape_as(state.a) + spread(state.beta, state.p).to(state.p.dtype) * state.p
+    return problem.inside(state.a + move, state.index)
+
+
+def _judge(problem: Problem, state: _State, point: Tensor, phi: Tensor, step: int) -> None:
+    """Take the point as the new base where the residual drops; learn from it either way."""
+    residual = problem.target[state.index] - phi
+    new = row_norm(residual)
+    good = torch.isfinite(new) & (new < row_norm(state.r))
+    tried = state.refused != 2
+    _remember(state, point - state.a, phi - state.phi, step, tried, good)
+    state.a = torch.where(spread(good, point), point, state.a)
+    state.phi = torch.where(spread(good, phi), phi, state.phi)
+    state.r = torch.where(spread(good, residual), residual, state.r)
+    state.refused = torch.where(good, 0, state.refused + tried.long())
 
 
 def _combine(pairs: Tensor, gamma: Tensor) -> Tensor:
@@ -128,61 +174,39 @@ def _combine(pairs: Tensor, gamma: Tensor) -> Tensor:
 
 
 def _least_squares(state: _State) -> Tensor:
-    """γ: (k, m), in double, with a ridge relative to the largest pair."""
+    """γ: (k, m), in double, every pair scaled to one, with a small ridge; empty pairs get γ = 0."""
     y = state.y.double()
     gram = y @ y.mT
     right = (y @ state.r.flatten(1).double()[..., None]).squeeze(-1)
-    peak = gram.diagonal(dim1=1, dim2=2).amax(1).clamp_min(1e-300)
+    power = gram.diagonal(dim1=1, dim2=2)
+    norm = torch.where(power > 0, power.clamp_min(1e-300).rsqrt(), 0.0)
     eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-    # unused pairs are zero rows: the ridge alone keeps them at γ = 0
-    norm = gram.diagonal(dim1=1, dim2=2).clamp_min(1e-12 * peak[:, None]).rsqrt()
     scaled = gram * norm[:, :, None] * norm[:, None, :] + _RIDGE * eye
     return torch.linalg.solve(scaled, (right * norm)[..., None]).squeeze(-1) * norm
 
 
-def _remember(state: _State, da: Tensor, dphi: Tensor, gamma: Tensor, step: int) -> None:
-    """Store the pair (non-finite ones as zero) and rescale β from what the fresh direction did."""
+def _remember(state: _State, da: Tensor, dphi: Tensor, step: int, tried: Tensor, good: Tensor) -> None:
+    """Store the pair (non-finite ones as zero), and rescale β by what the fresh direction turned out to do."""
     flat = dphi.flatten(1)
     finite = torch.isfinite(flat).all(1)
     flat = torch.where(finite[:, None], flat, 0.0)
-    fresh = flat - _combine(state.y, gamma)
-    left = state.r.flatten(1) - _combine(state.y, gamma)
-    power = fresh.double().square().sum(1)
-    wanted = (left.double() * fresh.double()).sum(1) / power.clamp_min(1e-300)
-    ratio = torch.where(power > 0, wanted, 0.25).clamp(0.25, 4.0)
-    state.beta = state.beta * torch.where(finite, ratio, torch.full_like(ratio, 0.25))
+    known = _combine(state.y, state.gamma)
+    fresh, left = (flat - known).double(), (state.r.flatten(1) - known).double()
+    power = fresh.square().sum(1)
+    ratio = torch.where(power > 0, (left * fresh).sum(1) / power.clamp_min(1e-300), 0.0)
+    ratio = torch.where(finite, ratio, 0.0)
+    plain = (state.refused > 2) & ~good  # a pure gradient step that overshot: shorten it at least by half
+    ratio = torch.where(plain, ratio.clamp(0.01, 0.5), ratio.clamp(0.25, 4.0))
+    state.beta = torch.where(tried, state.beta * ratio, state.beta)
     slot = step % state.s.shape[1]
     state.s[:, slot] = torch.where(finite[:, None], da.flatten(1), 0.0)
     state.y[:, slot] = flat
 
 
-def _accept(state: _State, good: Tensor, point: Tensor, phi: Tensor, residual: Tensor) -> None:
-    state.a = torch.where(spread(good, point), point, state.a)
-    state.phi = torch.where(spread(good, phi), phi, state.phi)
-    state.r = torch.where(spread(good, residual), residual, state.r)
-
-
-def _store(state: _State, value: Tensor, error: Tensor, reached: Tensor) -> None:
-    """The base, where it beats what the sample already had."""
+def _store(state: _State, value: Tensor, error: Tensor) -> None:
+    """Write the base out where it beats what the sample already had."""
+    reached = row_norm(state.r)
     better = reached < error[state.index]
     won = state.index[better]
     value[won] = state.a[better]
     error[won] = reached[better]
-
-
-def _judge(state: _State, step: int, enough: Tensor, gradient: bool) -> Tensor:
-    """Which samples go on: not converged, and still gaining. Residual directions must contract, 0.7 then 0.85 a step."""
-    now = row_norm(state.r)
-    going = now > enough
-    if not gradient:
-        if step == 2:
-            return going & (now <= 0.7**3 * state.mark)
-        if step > 2 and step % 3 == 2:
-            going = going & (now <= 0.85**3 * state.mark)
-        if step % 3 == 2:
-            state.mark = now
-        return going
-    gained = now < 0.98 * state.mark
-    state.mark = torch.where(gained, now, state.mark)
-    state.idle = torch.where(gained, 0, state.idle + 1)
-    return going & (state.idle < _PATIENCE)

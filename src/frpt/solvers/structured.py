@@ -7,6 +7,8 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
+from frpt.solvers.base import norm
+
 
 class Diagonal:
     """y = s ∘ x, the scale s: (s, *in) or broadcastable, summed over ``over`` where x was broadcast.
@@ -22,12 +24,12 @@ class Diagonal:
         self.scale = scale
 
     @cached_property
-    def frobenius(self) -> float:
-        return float(torch.linalg.vector_norm(self.scale.flatten(1), dim=1).max())
+    def frobenius(self) -> Tensor:
+        return norm(self.scale)
 
     @cached_property
-    def sigma_max(self) -> float:
-        return float(self.scale.abs().max())
+    def sigma_max(self) -> Tensor:
+        return self.scale.flatten(1).abs().amax(1)
 
     def rows(self, index: Tensor) -> Diagonal:
         return self if len(self.scale) == 1 else Diagonal(self.scale[index])

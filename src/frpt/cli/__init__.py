@@ -1,0 +1,1 @@
+"""The `frpt` command, a thin skin over the API."""

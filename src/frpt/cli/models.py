@@ -1,0 +1,92 @@
+"""A model named on the command line as ``package.module:factory``, and example inputs for it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from frpt.errors import FrptError, InputError, OptionError
+from frpt.graph.inputs import InputLike
+
+_IMAGE_SIZES = (224, 64, 32, 28)
+
+
+def load(spec: str, shapes: list[str]) -> tuple[nn.Module, InputLike]:
+    """The model (in eval mode) and example inputs: from ``--input``, the factory, the model's own hints, or its first layer.
+
+    The factory returns a model, or a pair (model, example_inputs).
+    """
+    made = _factory(spec)()
+    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"{spec} returned a {type(model).__name__}, not an nn.Module or a pair (model, example_inputs)")
+    if shapes:
+        inputs = tuple(_random(s) for s in shapes)
+    elif inputs is None:
+        inputs = _guess(model)
+    return model.eval(), inputs
+
+
+def _factory(spec: str) -> Any:
+    module_name, _, attribute = spec.partition(":")
+    if not attribute:
+        raise OptionError(f"name the model as package.module:factory, got {spec!r}")
+    sys.path.insert(0, os.getcwd())
+    try:
+        factory: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise OptionError(f"cannot import {module_name!r}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    for part in attribute.split("."):
+        if not hasattr(factory, part):
+            raise OptionError(f"{module_name!r} has no {attribute!r}")
+        factory = getattr(factory, part)
+    return (lambda: factory) if isinstance(factory, nn.Module) else factory
+
+
+def _random(shape: str) -> Tensor:
+    try:
+        sizes = [int(s) for s in shape.lower().replace("x", ",").split(",")]
+    except ValueError as error:
+        raise OptionError(f"an input shape looks like 2,3,224,224, got {shape!r}") from error
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+
+
+def _guess(model: nn.Module) -> InputLike:
+    """Hints that model libraries leave on their models, then the shape the first layer takes."""
+    for hint in ("dummy_inputs", "example_input_array", "example_inputs"):
+        value = getattr(model, hint, None)
+        if isinstance(value, dict | tuple | Tensor):
+            return value
+    config = getattr(model, "default_cfg", None)
+    if isinstance(config, dict) and "input_size" in config:
+        return torch.randn(2, *config["input_size"])
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)), None)
+    if isinstance(first, nn.Linear):
+        return _first_that_works(model, [(2, first.in_features)])
+    if isinstance(first, nn.Conv2d):
+        return _first_that_works(model, [(2, first.in_channels, s, s) for s in _IMAGE_SIZES])
+    raise InputError("cannot tell what inputs this model takes; pass --input 2,3,224,224 (once per input)")
+
+
+def _first_that_works(model: nn.Module, shapes: list[tuple[int, ...]]) -> Tensor:
+    model.eval()
+    for shape in shapes:
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        try:
+            with torch.no_grad():
+                model(x)
+        except (RuntimeError, ValueError, AssertionError):
+            continue
+        return x
+    tried = ", ".join(str(s) for s in shapes)
+    raise InputError(f"the model takes none of the input shapes tried ({tried}); pass --input, for example --input 2,3,96,96")
+
+
+__all__ = ["FrptError", "load"]

@@ -1,0 +1,1 @@
+"""Data for demos and experiments."""
