@@ -22,7 +22,7 @@ from frpt.rules import rule_for
 from frpt.rules.registry import Call, Site, bind
 from frpt.samples import Samples, relative
 from frpt.solvers.base import UNBOUNDED, Measure, Range, Solution
-from frpt.solvers.closing import close
+from frpt.solvers.closing import Project, close
 from frpt.solvers.composite import BlockFunction, Problem, row_norm, solve
 
 
@@ -169,7 +169,8 @@ class _Walk:
         )
         output = self.values[self.captured.output]
         self._check_finite({n for p in plans for n in (p.at, *(u.sink for u in p.units))})
-        target = target_for(output, y.to(output.device), owner.embed, owner.class_dim, owner.margin, owner.ignore_index)
+        self.owner, self.y = owner, y.to(output.device)
+        target = self._embed(output)
         self.samples = self._samples(self.captured.output)
         self.corrected = self.samples.rows(target != output).any(1)
         self.index = self.corrected.nonzero().squeeze(1)
@@ -217,7 +218,7 @@ class _Walk:
         before, after = row_norm(problem.target - problem.output), row_norm(problem.target - reached)
         if self.preset.closing is None or not plan.closable or not bool((after > problem.enough).any()):
             return found, 1 - relative(after, before), None
-        answer = close(problem, (start, reached))
+        answer = close(problem, (start, reached), self._project(at))
         reached = block(answer.value, everyone)
         value = at.input.back(answer.value).to(self.dtype)
         solution = Solution.of(value, len(start), answer.fallback, answer.iterations).checked(path.where)
@@ -225,7 +226,25 @@ class _Walk:
             self._taken(path.source), self._taken(path.sink), at.output.back(reached), self._start, at
         )
         report = UnitReport.of(path, solution, self.index, self.batch)
-        return value, 1 - relative(row_norm(problem.target - reached), before), report
+        left = row_norm(problem.target - reached)
+        if (project := self._project(at)) is not None:
+            left = torch.minimum(left, row_norm(reached - project(reached, everyone)))
+        return value, 1 - relative(left, before), report
+
+    def _project(self, at: Measure) -> Project | None:
+        """Outputs in which the label wins are all acceptable, and the nearest embedding projects onto them."""
+        if self.owner.embed != "nearest" or self.y.is_floating_point():
+            return None
+
+        def project(out: Tensor, rows: Tensor) -> Tensor:
+            return at.output.front(self._embed(at.output.back(out), self.index[rows])).to(out)
+
+        return project
+
+    def _embed(self, output: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The output target of the whole batch, or of the samples ``rows``."""
+        o, y = self.owner, self.y if rows is None else self.y[rows]
+        return target_for(output, y, o.embed, o.class_dim, o.margin, o.ignore_index)
 
     def _solve(self, unit: Unit, target: Tensor) -> Solution:
         at = Measure(self._samples(unit.source), self._samples(unit.sink))

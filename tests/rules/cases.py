@@ -99,8 +99,9 @@ def site_of(
     anchor = call.active.to(solver)
     recorded = call.forward(call.active).to(solver)
     at = Measure(Samples(), output or Samples())
+    where = call.where or str(call.op)
     return Site(
-        call.op, call.args, call.slot, call.item, call.pick, call.where or str(call.op), anchor, recorded, preset, at, within
+        call.op, call.args, call.slot, call.item, call.pick, where, anchor, recorded, preset, at, within
     )  # fmt: skip
 
 
@@ -214,7 +215,9 @@ LINEAR = [
 ]  # fmt: skip
 
 
-def _conv(op: OpOverload, x: tuple[int, ...], w: tuple[int, ...], *rest: Any, bias: int | None = None, **f: Any) -> Case:
+def _conv(
+    op: OpOverload, x: tuple[int, ...], w: tuple[int, ...], *rest: Any, bias: int | None = None, **f: Any
+) -> Case:
     def build(d: Draw) -> tuple[Any, ...]:
         return d.normal(*x), d.normal(*w), None if bias is None else d.normal(bias), *rest
 
@@ -247,7 +250,8 @@ CONVOLUTIONS = [
 
 NORMS = [
     Case(
-        aten.batch_norm.default, lambda d: (*_norm_args((3, 4, 2, 3))(d), False, 0.1, 1e-5, False), slot="input", slack=5
+        aten.batch_norm.default, lambda d: (*_norm_args((3, 4, 2, 3))(d), False, 0.1, 1e-5, False),
+        slot="input", slack=5,
     ),
     Case(
         aten.batch_norm.default,
@@ -259,7 +263,8 @@ NORMS = [
         slot="input", pick=0, slack=5,
     ),
     Case(
-        aten.instance_norm.default, lambda d: (*_norm_args((3, 4, 5))(d), False, 0.1, 1e-5, False), slot="input", slack=5
+        aten.instance_norm.default, lambda d: (*_norm_args((3, 4, 5))(d), False, 0.1, 1e-5, False),
+        slot="input", slack=5,
     ),
     Case(
         aten.layer_norm.default, lambda d: (d.normal(3, 5, 6), [6], d.positive(6), d.normal(6), 1e-12),

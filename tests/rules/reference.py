@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -55,7 +56,7 @@ def nearest_preimage(
     flat: further points known to have the target as their value. Without any root: the edge whose value is nearest.
     """
     roots = list(flat)
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in itertools.pairwise(edges):
         at_low, at_high = f(low) - target, f(high) - target
         roots += [z for z, v in ((low, at_low), (high, at_high)) if v == 0]
         if at_low * at_high < 0 or np.sign(at_low) * np.sign(at_high) < 0:

@@ -25,7 +25,9 @@ Scalar = Callable[[float], float]
 OPEN = Gate(enabled=False)
 
 
-def solve(op: OpOverload, anchor: Any, target: Any, *extra: Any, dtype: torch.dtype = torch.float64, **kw: Any) -> Solution:
+def solve(
+    op: OpOverload, anchor: Any, target: Any, *extra: Any, dtype: torch.dtype = torch.float64, **kw: Any
+) -> Solution:
     """One reverse step, the gate off: a sample of one entry near zero has no norm to measure its deviation by.
 
     anchor, target: numbers or lists of them, each a sample of one entry; or tensors.
@@ -149,7 +151,7 @@ def test_far_left_branch_is_not_truncated(
     assert z[2].item() == pytest.approx(nearest_preimage(f, target, 4.0, [_bottom(f), 10.0]), abs=1e-12)
 
 
-def test_left_branch_at_the_anchors_of_the_brief() -> None:
+def test_left_branch_from_anchors_far_out() -> None:
     gelu = solve(aten.gelu.default, -12.0, -1e-30).value.item()
     assert gelu == pytest.approx(nearest_preimage(_gelu, -1e-30, -12.0, [-38.0, -0.75]), abs=1e-9)
     silu = solve(aten.silu.default, -75.0, -1e-30).value.item()
@@ -267,7 +269,9 @@ def test_a_saturated_anchor_stays_where_it_is(
 
 def test_a_tiny_slope_goes_through_the_gate() -> None:
     """t/s = −1e9 is refused, reported, and stays finite and within the gate."""
-    solution = solve(aten.leaky_relu.default, torch.tensor([[0.5, 1.0]], dtype=torch.float64), [-1.0, 1.0], 1e-9, gate=Gate())
+    solution = solve(
+        aten.leaky_relu.default, torch.tensor([[0.5, 1.0]], dtype=torch.float64), [-1.0, 1.0], 1e-9, gate=Gate()
+    )
     assert solution.fallback.tolist() == [True]
     assert bool(torch.isfinite(solution.value).all())
     assert solution.value.abs().max().item() <= 1e3

@@ -12,7 +12,7 @@ from torch import Tensor
 from frpt.presets import Gate
 from frpt.rules import RULES, Site, rule_for
 from frpt.samples import Samples
-from frpt.solvers.base import Solution
+from frpt.solvers.base import Measure, Solution
 from tests.rules.cases import CASES, Case
 from tests.tolerance import ABSOLUTE, assert_close
 
@@ -167,6 +167,20 @@ def test_nothing_is_modified(case: Case) -> None:
         assert torch.equal(site.anchor, before[1])
         assert torch.equal(site.output, before[2])
         assert torch.equal(target, before[3])
+
+
+@every_case
+def test_samples_folded_into_the_batch_axis(case: Case) -> None:
+    """Windows folded into axis 0: one report per sample, the same solution."""
+    site = built(case, DOUBLE, DOUBLE)
+    if case.scalar or case.output != Samples():
+        pytest.skip("the output's axis 0 is not the batch")
+    folded = replace(site, at=Measure(*[Samples(inner=len(site.anchor))] * 2))
+    _, target = nudged(case, site)
+    solution = solve(case, folded, target)
+    assert solution.fallback.shape == solution.iterations.shape == (1,)
+    assert_close(solution.value, solve(case, site, target).value)
+    assert torch.equal(solve(case, folded, site.output.clone()).value, site.anchor)
 
 
 @every_case

@@ -56,8 +56,13 @@ def test_statistics_of_the_batch_have_no_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    "op", [aten.native_layer_norm.default, aten.native_group_norm.default, aten._native_batch_norm_legit_no_training.default]
-)  # fmt: skip
+    "op",
+    [
+        aten.native_layer_norm.default,
+        aten.native_group_norm.default,
+        aten._native_batch_norm_legit_no_training.default,
+    ],
+)
 def test_side_outputs_have_no_rule(op: Any) -> None:
     """The mean and the reciprocal deviation that native norms also return are not the normalised tensor."""
     case = next(c for c in NORMS if c.op is op)

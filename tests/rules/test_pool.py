@@ -51,7 +51,16 @@ def test_drawn_average_pools(
 ) -> None:
     """Overlap, padding, ceil_mode, count_include_pad and divisor_override in any combination."""
     padding = [k // 2 if padded else 0 for k in kernel]
-    at = site(aten.avg_pool2d.default, draw().normal(2, 2, *space), list(kernel), list(stride), padding, ceil, counted, divisor)
+    at = site(
+        aten.avg_pool2d.default,
+        draw().normal(2, 2, *space),
+        list(kernel),
+        list(stride),
+        padding,
+        ceil,
+        counted,
+        divisor,
+    )
     values = torch.linalg.svdvals(matrix_of(at))
     assume(float(values.min() / values.max()) > 1e-3)  # singular windows go to the fallback: test_gate
     target = asked(at)
@@ -98,7 +107,7 @@ def test_the_papers_pool_broadcasts() -> None:
 
 
 def _smallest_change(window: np.ndarray, t: float) -> float:
-    """min ‖z − window‖² with max z = t: one entry becomes t, all others are cut at t; every choice of the one is tried."""
+    """min ‖z − window‖² with max z = t: one entry becomes t, the others are cut at t; every choice of one is tried."""
     cut = np.minimum(window, t)
     costs = []
     for i in range(len(window)):

@@ -32,7 +32,9 @@ def is_log(op: OpOverload) -> bool:
 
 @ops
 @given(k=st.integers(2, 7), spread=st.floats(0.1, 5), seed=st.integers(0, 10_000))
-def test_logits_up_to_the_nearest_shift(op: OpOverload, extra: tuple[bool, ...], k: int, spread: float, seed: int) -> None:
+def test_logits_up_to_the_nearest_shift(
+    op: OpOverload, extra: tuple[bool, ...], k: int, spread: float, seed: int
+) -> None:
     """z = log t + c: consistent for every c, and scipy finds no nearer c."""
     d = Draw(torch.float64, torch.Generator().manual_seed(seed))
     anchor = d.normal(2, k, 3, scale=spread)
@@ -56,6 +58,29 @@ def test_a_one_hot_target_is_raised_to_the_floor() -> None:
     assert_close(torch.softmax(value, 1), target)
     log_t = torch.tensor([[math.log(1e-12), 0.0, math.log(1e-12)]], dtype=torch.float64)
     assert_close(value, log_t + (anchor - log_t).mean())
+
+
+@pytest.mark.parametrize("masked", [-40.0, -90.0, -1e4, -1e9])
+@pytest.mark.parametrize("model", [torch.float32, torch.float64], ids=["f32", "f64"])
+def test_masked_entries_are_left_alone(masked: float, model: torch.dtype) -> None:
+    """A probability below the floor that should stay what it is asks for nothing, and shifts no neighbour."""
+    anchor = torch.tensor([[0.0, 1.0, masked]], dtype=model)
+    at = site(aten.softmax.int, anchor, 1)
+    target = torch.softmax(torch.tensor([[0.5, 1.0, masked]], dtype=model), 1).double()
+    value = RULES["default"][aten.softmax.int].solve(at, target).value
+    assert_close(torch.softmax(value, 1), target, model)
+    assert float((value - at.anchor).norm()) <= 0.5
+
+
+def test_a_masked_entry_sinks_with_its_slice() -> None:
+    """Here the nearest shift sinks the slice by 15.8: an entry just below the floor follows, one far below stays."""
+    anchor = torch.tensor([[0.0, -25.0, -25.0, -28.0, -500.0]], dtype=torch.float64)
+    at = site(aten.softmax.int, anchor, 1)
+    target = torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0]], dtype=torch.float64) / 3
+    value = RULES["default"][aten.softmax.int].solve(at, target).value
+    assert_close(torch.softmax(value, 1), target)
+    assert float(value[0, 3]) < -28.0
+    assert float(value[0, 4]) == -500.0
 
 
 @ops

@@ -13,9 +13,12 @@ from frpt.samples import Samples
 
 
 def samples_in(node: Node, symbol: Any, batch: int, from_input: set[Node]) -> Samples | None:
-    """The batch axis of a node, by the batch symbol in its shape (or, in a static capture, by its size)."""
+    """The batch axis of a node, by the batch symbol in its shape (or, in a static capture, by its size).
+
+    A token expanded over the batch has one too, though nothing of the input is in it.
+    """
     value = node.meta.get("val")
-    if node not in from_input or not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) or (symbol is None and node.op != "call_function" and node not in from_input):
         return None
     for dim, size in enumerate(value.shape):
         folded = _multiple(size, symbol, batch)

@@ -52,7 +52,9 @@ def _plain_product(call: Call) -> bool:
         return False
     mine, other = (left, right) if call.slot == _operands(call)[0] else (right, left)
     ahead = mine.shape[:-2]
-    return other.dim() == 2 or (len(ahead) == other.dim() - 2 and all(_same(a, b) for a, b in zip(ahead, other.shape, strict=False)))
+    if other.dim() == 2:
+        return True
+    return len(ahead) == other.dim() - 2 and all(_same(a, b) for a, b in zip(ahead, other.shape, strict=False))
 
 
 def _same(size: int | torch.SymInt, other: int | torch.SymInt) -> bool:

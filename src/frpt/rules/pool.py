@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +16,6 @@ from frpt.solvers.base import Solution
 from frpt.solvers.structured import Separable
 
 aten = torch.ops.aten
-
-
-def _rank(call: Call) -> int:
-    return int(call.op._schema.name.rstrip("d_with_indices")[-1])
 
 
 def spatial_axes(call: Call) -> int:
@@ -93,8 +88,9 @@ def paper_adaptive_avg_pool(site: Site, target: Tensor) -> Solution:
     """The pooled target broadcast over its window (nearest-neighbour), as the paper's code does."""
     rank = spatial_axes(site)
     lead = target.shape[: target.dim() - rank]
+    space = site.anchor.shape[-rank:]
     flat = target.reshape(1, -1, *target.shape[-rank:])
-    return site.exact(F.interpolate(flat, size=list(site.anchor.shape[-rank:])).reshape(*lead, *site.anchor.shape[-rank:]))
+    return site.exact(F.interpolate(flat, size=list(space)).reshape(*lead, *space))
 
 
 @reverses(
@@ -176,8 +172,8 @@ def _maxima(site: Site, target: Tensor, index: Tensor) -> Solution:
     """Smallest change with max over window j equal to t_j. index: (windows, entries), −1 where a window hangs over.
 
     An entry may be at most u_i = min of t_j over its windows: what is above is lowered to u_i. A window whose maximum
-    then falls short raises, of the entries with the largest u_i, the one that is largest already. Without overlap this is
-    the minimum-L2 change; with it, consistent wherever consistency is possible.
+    then falls short raises, of the entries with the largest u_i, the one that is largest already. Without overlap this
+    is the minimum-L2 change; with it, consistent wherever consistency is possible.
     """
     rank = spatial_axes(site)
     space = site.anchor.shape[-rank:]
@@ -200,5 +196,3 @@ def _maxima(site: Site, target: Tensor, index: Tensor) -> Solution:
     value = lowered.scatter_reduce(1, position, raised, "amax")[:, :-1]
     return site.exact(value.reshape(site.anchor.shape))
 
-
-_ = partial

@@ -83,8 +83,7 @@ class Site(Call):
         if self.cache is None:
             return make(weight.to(self.anchor.dtype))
         known, value = self.cache.get(kind, (None, None))
-        # compared entry by entry: torch.hash_tensor is the same for permuted, and for negated, weights
-        if known is None or (known.dtype, known.device) != (weight.dtype, weight.device) or not torch.equal(known, weight):
+        if known is None or not _identical(known, weight):
             value = make(weight.to(self.anchor.dtype))
             self.cache[kind] = (weight.clone(), value)
         return value
@@ -117,7 +116,13 @@ class Site(Call):
             spread = join(v.reshape(-1, *[1] * (solved.value.dim() - 1)).expand_as(solved.value))
             return self.at.input.rows(spread).amax(1)
 
-        return Solution.of(value, self.at.input.count(value), per_sample(solved.fallback), per_sample(solved.iterations))
+        count = self.at.input.count(value)
+        return Solution.of(value, count, per_sample(solved.fallback), per_sample(solved.iterations))
+
+
+def _identical(a: Tensor, b: Tensor) -> bool:
+    """The same numbers. (torch.hash_tensor does not tell permuted or negated weights apart.)"""
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 RuleFunction = Callable[[Site, Tensor], Solution]
@@ -191,7 +196,7 @@ def bind(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[
     """Arguments by schema name, defaults filled in."""
     arguments = op._schema.arguments
     given = {a.name: v for a, v in zip(arguments, args, strict=False)} | kwargs
-    return {a.name: given[a.name] if a.name in given else a.default_value for a in arguments}
+    return {a.name: given.get(a.name, a.default_value) for a in arguments}
 
 
 def call_op(op: OpOverload, args: dict[str, Any]) -> Any:
@@ -208,5 +213,5 @@ def plain_site(
     anchor: Tensor = args[slot]
     with torch.no_grad():
         output = call_op(op, args)
-    dtype = preset.solver.dtype
-    return Site(op, args, slot, None, None, str(op), anchor.to(dtype), output.to(dtype), preset, Measure(samples, samples))
+    dtype, at = preset.solver.dtype, Measure(samples, samples)
+    return Site(op, args, slot, None, None, str(op), anchor.to(dtype), output.to(dtype), preset, at)

@@ -50,7 +50,8 @@ def monotone_root(f: Function, target: Tensor, low: Tensor, high: Tensor, start:
         newton = z - error / slope
         inside = (newton > a) & (newton < b) & torch.isfinite(newton)
         following = torch.where(inside, newton, (a + b) / 2)
-        done = (error == 0) | ((following - z).abs() <= resolution * (1 + z.abs())) | (b - a <= resolution * (1 + z.abs()))
+        near = resolution * (1 + z.abs())
+        done = (error == 0) | ((following - z).abs() <= near) | (b - a <= near)
         answer[index[done]] = torch.where(error == 0, z, following)[done]
         index, t, a, b, z = (v[~done] for v in (index, t, a, b, following))
     answer[index] = z

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,26 +14,31 @@ aten = torch.ops.aten
 FLOOR = 1e-12
 
 
-def _shifted(site: Site, log_target: Tensor, log_forward: Tensor, met: Tensor, dim: int) -> Solution:
-    """z = ẑ + d − mean(d) with d = log t − log y: the residual form of z = log t + mean(ẑ − log t)."""
-    d = log_target - log_forward
-    z = site.anchor + d - d.mean(dim, keepdim=True)
-    return site.exact(torch.where(met.all(dim, keepdim=True), site.anchor, z))
+def _shifted(site: Site, d: Tensor, shift: Tensor, met: Tensor, dim: int) -> Solution:
+    """z = ẑ + d − shift, the anchor in slices that are met already."""
+    return site.exact(torch.where(met.all(dim, keepdim=True), site.anchor, site.anchor + (d - shift)))
 
 
 @reverses(aten.softmax.int, aten._softmax.default)
 def softmax(site: Site, target: Tensor) -> Solution:
-    """z = log t + c, c = mean(ẑ − log t) over the slice; t is raised to 1e-12 and normalised first."""
-    dim = int(site.args["dim"])
-    t = target.clamp_min(FLOOR)
-    log_t = torch.log(t / t.sum(dim, keepdim=True))
-    return _shifted(site, log_t, torch.log_softmax(site.anchor, dim), target == site.output, dim)
+    """z = log t + c, c = mean(ẑ − log t) over the slice; t is raised to 1e-12 and normalised first.
+
+    In residual form z = ẑ + d − mean(d), d = log t − log y. Entries below 1e-12 before and after (masked ones) have
+    only to stay there: they keep their anchor, unless the rest of the slice sank too low for it, and count in no mean.
+    """
+    dim, floor = int(site.args["dim"]), math.log(FLOOR)
+    log_y = torch.log_softmax(site.anchor, dim)
+    log_t = torch.log_softmax(torch.log(target.clamp_min(FLOOR)), dim)
+    asleep = (log_y < floor) & (target <= FLOOR)
+    d = torch.where(asleep, 0.0, log_t - log_y)
+    shift = d.sum(dim, keepdim=True) / (~asleep).sum(dim, keepdim=True)
+    d = torch.where(asleep, torch.minimum(shift, floor - log_y), d)
+    return _shifted(site, d, shift, target == site.output, dim)
 
 
 @reverses(aten.log_softmax.int, aten._log_softmax.default)
 def log_softmax(site: Site, target: Tensor) -> Solution:
     """z = t + c, c = mean(ẑ − t) over the slice; t is normalised by its log-sum-exp first."""
     dim = int(site.args["dim"])
-    return _shifted(
-        site, torch.log_softmax(target, dim), torch.log_softmax(site.anchor, dim), target == site.output, dim
-    )
+    d = torch.log_softmax(target, dim) - torch.log_softmax(site.anchor, dim)
+    return _shifted(site, d, d.mean(dim, keepdim=True), target == site.output, dim)

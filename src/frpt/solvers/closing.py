@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -13,45 +14,80 @@ from frpt.solvers.composite import Answer, Problem, row_norm, spread
 _ASTRAY = 0.5
 """A walk that leaves more than this share of the residual is not continued: that sample begins at its anchor."""
 _STALLED = 0.25
-"""Samples left with more than this share, though begun where the walk ended, try once more from their anchor."""
+"""Samples left with more than this share, though begun where the walk ended, try once more from their anchor;
+then, where any of several outputs will do, aim at the one nearest to what is reached."""
 
 
-def close(problem: Problem, walked: tuple[Tensor, Tensor]) -> Answer:
-    """Secant steps from where the walk ended (a, Φ(a)), or from the anchor where that is the better start."""
+_ROUNDS = 3
+
+Project = Callable[[Tensor, Tensor], Tensor]
+"""(out, rows) -> the acceptable output nearest to ``out``, for the samples ``rows: (k,)``."""
+
+
+def close(problem: Problem, walked: tuple[Tensor, Tensor], project: Project | None = None) -> Answer:
+    """Secant steps from where the walk ended (a, Φ(a)), or from the anchor where that is the better start.
+
+    Many outputs may be as good as the target (any in which the label wins). Where the target itself is not reached,
+    ``project`` gives the acceptable output nearest to the one that is, and the steps go on towards that.
+    """
     before = row_norm(problem.target - problem.output)
     useful = row_norm(problem.target - walked[1]) < _ASTRAY * before
     start = (_choose(useful, walked[0], problem.anchor), _choose(useful, walked[1], problem.output))
-    first = secant.solve(replace(problem, start=start))
-    everyone = torch.arange(len(before), device=before.device)
-    again = useful & (_left(problem, first.value, everyone) > _STALLED * before)
-    if not bool(again.any()):
-        return first
-    rows = again.nonzero().squeeze(1)
-    second = secant.solve(_part(problem, rows))
-    better = _left(problem, second.value, rows) < _left(problem, first.value[rows], rows)
+    answer = secant.solve(replace(problem, start=start))
+    reached = _run(problem, answer.value)
+    rows = (useful & (row_norm(problem.target - reached) > _STALLED * before)).nonzero().squeeze(1)
+    if len(rows):
+        second = secant.solve(_part(problem, rows, (problem.anchor[rows], problem.output[rows])))
+        answer, reached = _better(problem, answer, reached, second, rows, lambda out: problem.target[rows] - out)
+    for _ in range(_ROUNDS if project else 0):
+        assert project is not None
+        off = reached - project(reached, torch.arange(len(reached), device=reached.device))
+        rows = (row_norm(off) > _STALLED * before).nonzero().squeeze(1)
+        if len(rows) == 0:
+            break
+        aim = replace(problem, target=problem.target.index_copy(0, rows, (reached - off)[rows]))
+        more = secant.solve(_part(aim, rows, (answer.value[rows], reached[rows])))
+        here = rows
+        answer, reached = _better(problem, answer, reached, more, rows, lambda out, at=here: out - project(out, at))
+    return answer
+
+
+def _better(
+    problem: Problem,
+    answer: Answer,
+    reached: Tensor,
+    other: Answer,
+    rows: Tensor,
+    error: Callable[[Tensor], Tensor],
+) -> tuple[Answer, Tensor]:
+    """The answer with the samples ``rows`` replaced where the other's error is smaller, and the outputs it reaches."""
+    with torch.no_grad():
+        out = problem.fn(other.value, rows)
+    better = row_norm(error(out)) < row_norm(error(reached[rows]))
     won = rows[better]
-    return Answer(
-        first.value.index_copy(0, won, second.value[better]),
-        first.iterations.index_add(0, rows, second.iterations),
-        first.fallback.index_copy(0, won, second.fallback[better]),
+    improved = Answer(
+        answer.value.index_copy(0, won, other.value[better]),
+        answer.iterations.index_add(0, rows, other.iterations),
+        answer.fallback.index_copy(0, won, other.fallback[better]),
     )
+    return improved, reached.index_copy(0, won, out[better])
 
 
-def _part(problem: Problem, rows: Tensor) -> Problem:
-    """The problem of some samples, from their anchors."""
+def _part(problem: Problem, rows: Tensor, start: tuple[Tensor, Tensor]) -> Problem:
+    """The problem of the samples ``rows``, begun at (a, Φ(a))."""
     return replace(
         problem,
         fn=lambda a, index: problem.fn(a, rows[index]),
         anchor=problem.anchor[rows],
         target=problem.target[rows],
         output=problem.output[rows],
-        start=(problem.anchor[rows], problem.output[rows]),
+        start=start,
     )
 
 
-def _left(problem: Problem, value: Tensor, rows: Tensor) -> Tensor:
+def _run(problem: Problem, value: Tensor) -> Tensor:
     with torch.no_grad():
-        return row_norm(problem.target[rows] - problem.fn(value, rows))
+        return problem.fn(value, torch.arange(len(value), device=value.device))
 
 
 def _choose(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def anchored(
     within: Range = UNBOUNDED,
     limit: int = 100,
 ) -> Systems:
-    """The nearest a to the anchor with ``A (a − â) = r``. anchor: (s, *in), residual: (s, *out), in solver precision."""
+    """The nearest a to the anchor with ``A (a − â) = r``. anchor: (s, *in), residual: (s, *out)."""
     moved = norm(residual) > 0  # a target that is met leaves the anchor, whatever the gate thinks of it
     if within.bounded and not prepared.closed:
         return _descend(prepared, anchor, residual, gate, within, limit)
@@ -85,7 +85,7 @@ def admissible(value: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
 
 
 def admitted(value: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
-    """The farthest point on the way from the anchor to the value that is admissible; the anchor if value isn't finite."""
+    """The farthest admissible point on the way from the anchor to the value; the anchor if value isn't finite."""
     step = torch.where(per_system(torch.isfinite(value.flatten(1)).all(1), value), value - anchor, 0.0)
     a, d = anchor.flatten(1), step.flatten(1)
     bound = a.abs().amax(1).clamp_min(gate.magnitude)
