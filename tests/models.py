@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 def mlp(widths: tuple[int, ...] = (6, 12, 8, 4), activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), activation()]
     return nn.Sequential(*layers[:-1])
 

@@ -22,7 +22,9 @@ def resnet() -> tuple[nn.Module, Tensor, list[str]]:
 
 
 def convnext() -> tuple[nn.Module, Tensor, list[str]]:
-    config = transformers.ConvNextConfig(hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 2, 1], num_labels=10, image_size=64)
+    config = transformers.ConvNextConfig(
+        hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 2, 1], num_labels=10, image_size=64
+    )
     model = transformers.ConvNextForImageClassification(config)
     stages = "convnext.encoder.stages"
     return model, images(64), [f"{stages}.2", f"{stages}.1", f"{stages}.0"]

@@ -1,4 +1,4 @@
-"""Reverser on small awkward networks: names, plans, side inputs, several layers, dtypes, and the user's model untouched."""
+"""Reverser on small awkward networks: names, plans, side inputs, dtypes, and the model untouched."""
 
 from __future__ import annotations
 

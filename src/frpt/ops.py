@@ -46,13 +46,13 @@ def conv(
 ) -> Solution:
     """The nearest a to the anchor with K * a + b = t, in 1, 2 or 3 dimensions (III-B).
 
-    anchor: (b, c, *space), weight: (c', c/groups, *kernel). solver: "matrix" (explicit, factorised), "cg" (matrix-free),
-    or "auto" by size.
+    anchor: (b, c, *space), weight: (c', c/groups, *kernel). solver: "matrix" (explicit, factorised), "cg"
+    (matrix-free), or "auto" by size.
     """
     rank = weight.dim() - 2
     if rank not in _CONV or anchor.dim() != weight.dim():
         raise InputError(
-            f"conv: anchor {_shape(anchor)} and weight {_shape(weight)} must both be (b, c, *space) of 1 to 3 axes of space"
+            f"conv: anchor {_shape(anchor)} and weight {_shape(weight)} must both be (b, c, *space), space 1 to 3 axes"
         )
     if solver not in _SOLVERS:
         raise OptionError(f"conv: unknown solver {solver!r}: there are {', '.join(_SOLVERS)}")

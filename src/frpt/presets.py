@@ -24,8 +24,8 @@ def _require_positive(owner: object, *names: str) -> None:
 class Gate:
     """Reliability gate and Tikhonov fallback (Supplement A.2); the defaults are the paper's (B.1.2).
 
-    A solution passes if it is finite, ``‖x‖∞ ≤ magnitude`` (M_∞; an anchor that is larger itself raises the bound to its
-    own magnitude), ``‖x − x̂‖ / ‖x̂‖ ≤ deviation`` (M_dev), and it is consistent: ``ρ₁ ≤ residual`` (M₁) where the map
+    A solution passes if it is finite, ``‖x‖∞ ≤ magnitude`` (M_∞; a larger anchor raises the bound to its own
+    magnitude), ``‖x − x̂‖ / ‖x̂‖ ≤ deviation`` (M_dev), and it is consistent: ``ρ₁ ≤ residual`` (M₁) where the map
     reduces width, ``ρ₂ ≤ optimality`` (M₂) where it expands it. None takes M₁ and M₂ by precision:
     1e-4 and 1e-3 in float64, ten times that in float32.
     """
@@ -105,11 +105,11 @@ class Preset:
     rules: str = "default"
     blocks: str = "finest"
     ranges: bool = True
-    """Keep a target inside the range of the op that has to produce it (a ReLU's output is never asked to be negative)."""
+    """Keep a target inside the range of the op that has to produce it (a ReLU's is never negative)."""
     closing: float | None = 0.01
     """After the walk, correct the layer until the output's residual is this share of what it was; None: leave the walk.
 
-    Unit by unit, a wide target behind a narrow layer (case II) is out of reach; for the path as a whole it hardly ever is.
+    Unit by unit, a wide target behind a narrow layer (case II) is out of reach; for the whole path it hardly is.
     """
 
 
@@ -117,9 +117,7 @@ PRESETS = {
     "default": Preset("default"),
     "paper": Preset(
         "paper",
-        solver=SolverOptions(
-            large="adam", damping=0.8, longest_step=10.0, iterations=20, jacobian_entries=50_000_000
-        ),
+        solver=SolverOptions(large="adam", damping=0.8, longest_step=10.0, iterations=20, jacobian_entries=50_000_000),
         rules="paper",
         blocks="stages",
         ranges=False,

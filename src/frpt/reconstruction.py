@@ -54,8 +54,8 @@ class Reconstruction:
     """The feature a layer should have produced.
 
     target, anchor: like the layer's output, the reconstructed and the forward feature. deviation: (b,), relative.
-    corrected: (b,) bool, the samples whose output target differs from the forward output. closed: (b,), the share of the
-    output's residual that is gone when the network runs on from the target. units: output first.
+    corrected: (b,) bool, the samples whose output target differs from the forward output. closed: (b,), the share of
+    the output's residual that is gone when the network runs on from the target. units: output first.
     """
 
     layer: str

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.fx import Node
 
 from frpt.embed import Embed, target_for
@@ -16,7 +18,8 @@ from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.graph.names import Names
 from frpt.graph.plan import Choice, Plan, Unit, make_plan, shape_text
 from frpt.graph.ranges import ALL, ranges
-from frpt.presets import Preset, preset as preset_of
+from frpt.presets import Preset
+from frpt.presets import preset as preset_of
 from frpt.reconstruction import Reconstruction, UnitReport
 from frpt.rules import rule_for
 from frpt.rules.registry import Call, Site, bind
@@ -29,7 +32,7 @@ from frpt.solvers.composite import BlockFunction, Problem, row_norm, solve
 class Reverser:
     """Says what any layer of a trained network should have produced for a label. The model is never changed.
 
-    example_inputs: a tensor, a tuple of positional inputs or a dict of keyword inputs, batch first; ``kwargs`` beside it.
+    example_inputs: a tensor, a tuple of positional or a dict of keyword inputs, batch first; ``kwargs`` beside it.
     output: which tensor of the model's output is meant (name or index); a lone tensor or ``logits`` is found without.
     preset: "default", "paper" or a ``Preset``. embed: how labels become targets, by name or a function (output, y).
     margin: by how much the label's score shall win. class_dim: the output's class axis where shapes leave it open.
@@ -84,7 +87,7 @@ class Reverser:
     ) -> Reconstruction: ...
     @overload
     def reconstruct(
-        self, x: InputLike, y: Tensor, at: Sequence[str], *, kwargs: Mapping[str, Any] | None = None
+        self, x: InputLike, y: Tensor, at: list[str] | tuple[str, ...], *, kwargs: Mapping[str, Any] | None = None
     ) -> dict[str, Reconstruction]: ...
     def reconstruct(
         self, x: InputLike, y: Tensor, at: str | Sequence[str], *, kwargs: Mapping[str, Any] | None = None
@@ -105,7 +108,7 @@ class Reverser:
         return results[at] if isinstance(at, str) else results
 
     def run(self, x: InputLike, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None) -> Tensor:
-        """The model's output when the layer ``at`` had produced ``value``, everything else as the forward pass has it."""
+        """The model's output if the layer ``at`` had produced ``value``, all else as the forward pass has it."""
         inputs = Inputs.of(x, kwargs)
         with eval_mode(self.model), torch.no_grad():
             captured = self._capture(inputs).captured
@@ -276,7 +279,7 @@ class _Walk:
     def _problem(
         self, unit: Unit, target: Tensor, closed: float | None = None
     ) -> tuple[Problem, Measure, BlockFunction]:
-        """A unit as a problem with samples first, evaluated in the model's precision (float32 at least between steps)."""
+        """A unit as a problem with samples first, evaluated in the model's precision (float32 between steps)."""
         at = Measure(self._samples(unit.source), self._samples(unit.sink))
         anchor, output = self._taken(unit.source), self._taken(unit.sink)
         work = torch.float32 if anchor.dtype.itemsize < 4 else anchor.dtype
@@ -325,7 +328,9 @@ class _Walk:
     def _samples(self, node: Node) -> Samples:
         samples = self.captured.samples(node)
         if samples is None:
-            raise InputError(f"{where(node)}: its value has no batch axis, so there is nothing to reconstruct per sample")
+            raise InputError(
+                f"{where(node)}: its value has no batch axis, so there is nothing to reconstruct per sample"
+            )
         return samples
 
     def _range(self, node: Node) -> Range:
@@ -345,30 +350,25 @@ class _Walk:
 
 def planned_call(unit: Unit, value_of: Any) -> Call | None:
     """The unit as one call of an op with one active argument; None if it is anything else."""
-    ops = [n for n in unit.nodes if n.target is not _GETITEM]
-    if len(ops) != 1 or not isinstance(ops[0].target, torch._ops.OpOverload):
+    ops = [n for n in unit.nodes if n.target is not operator.getitem]
+    if len(ops) != 1 or not isinstance(op := ops[0].target, OpOverload):
         return None
     node = ops[0]
-    picks = [n for n in unit.nodes if n.target is _GETITEM]
+    picks = [n for n in unit.nodes if n.target is operator.getitem]
     if len(picks) > 1 or (picks and picks[0].args[0] is not node):
         return None
-    bound = bind(node.target, node.args, dict(node.kwargs))
-    places = [
-        (name, i) for name, v in bound.items() for i, item in enumerate(_items(v)) if item is unit.source
-    ]
+    bound = bind(op, node.args, dict(node.kwargs))
+    places = [(name, i) for name, v in bound.items() for i, item in enumerate(_items(v)) if item is unit.source]
     if len(places) != 1:
         return None
     name, i = places[0]
     args = {k: torch.fx.node.map_arg(v, value_of) for k, v in bound.items()}
     pick = int(picks[0].args[1]) if picks else None  # type: ignore[arg-type]
-    return Call(node.target, args, name, i if isinstance(bound[name], list | tuple) else None, pick, unit.where)
+    return Call(op, args, name, i if isinstance(bound[name], list | tuple) else None, pick, unit.where)
 
 
 def _items(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
-
-
-_GETITEM = __import__("operator").getitem
 
 
 def _check_weights(model: nn.Module) -> None:

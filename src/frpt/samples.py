@@ -60,7 +60,8 @@ class Samples:
 
     def norm(self, t: Tensor) -> Tensor:
         """Euclidean norm of each sample: (b,), in at least float64."""
-        return torch.linalg.vector_norm(self.rows(t), dim=1, dtype=torch.float64)
+        norm: Tensor = torch.linalg.vector_norm(self.rows(t), dim=1, dtype=torch.float64)
+        return norm
 
 
 def relative(difference: Tensor, reference: Tensor) -> Tensor:

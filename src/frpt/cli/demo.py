@@ -56,14 +56,18 @@ def run_demo(console: Console, seed: int = 0, epochs: int = 3) -> None:
     model.eval()
     with torch.no_grad():
         wrong = model(x_test).argmax(1) != y_test
-    console.print(f"\ntest accuracy {100 * (1 - float(wrong.float().mean())):.1f} %, {int(wrong.sum())} samples wrong\n")
+    console.print(
+        f"\ntest accuracy {100 * (1 - float(wrong.float().mean())):.1f} %, {int(wrong.sum())} samples wrong\n"
+    )
     rev = Reverser(model, x_test[:2])
     names = [n for n in rev.layers if n != "out"]
     console.print(str(rev.plan(names[-1])), markup=False, highlight=False)
     found = rev.reconstruct(x_test[wrong], y_test[wrong], at=names)
     deepest = found[names[-1]]
     console.print("\n" + str(deepest), markup=False, highlight=False)
-    console.print("\nlayer  class        deviation  residual closed  predicted right when run on from the target (margin 0.1)")
+    console.print(
+        "\nlayer  class        deviation  residual closed  predicted right when run on from the target (margin 0.1)"
+    )
     sure = Reverser(model, x_test[:2], margin=0.1)
     for name in names:
         rec = sure.reconstruct(x_test[wrong], y_test[wrong], at=name)

@@ -22,7 +22,9 @@ app = typer.Typer(
 console = Console(soft_wrap=True)
 
 ModelSpec = Annotated[str, typer.Argument(metavar="package.module:factory", help="Where the model comes from.")]
-InputShape = Annotated[list[str] | None, typer.Option("--input", help="Shape of an input, e.g. 2,3,224,224; once per input.")]
+InputShape = Annotated[
+    list[str] | None, typer.Option("--input", help="Shape of an input, e.g. 2,3,224,224; once per input.")
+]
 Output = Annotated[str | None, typer.Option(help="Which tensor of the model's output: a name or an index.")]
 PresetName = Annotated[str, typer.Option(help="default or paper.")]
 

@@ -17,14 +17,16 @@ _IMAGE_SIZES = (224, 64, 32, 28)
 
 
 def load(spec: str, shapes: list[str]) -> tuple[nn.Module, InputLike]:
-    """The model (in eval mode) and example inputs: from ``--input``, the factory, the model's own hints, or its first layer.
+    """The model (in eval mode) and example inputs: from ``--input``, the factory, the model's hints, its first layer.
 
     The factory returns a model, or a pair (model, example_inputs).
     """
     made = _factory(spec)()
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
-        raise OptionError(f"{spec} returned a {type(model).__name__}, not an nn.Module or a pair (model, example_inputs)")
+        raise OptionError(
+            f"{spec} returned a {type(model).__name__}, not an nn.Module or a pair (model, example_inputs)"
+        )
     if shapes:
         inputs = tuple(_random(s) for s in shapes)
     elif inputs is None:
@@ -86,7 +88,9 @@ def _first_that_works(model: nn.Module, shapes: list[tuple[int, ...]]) -> Tensor
             continue
         return x
     tried = ", ".join(str(s) for s in shapes)
-    raise InputError(f"the model takes none of the input shapes tried ({tried}); pass --input, for example --input 2,3,96,96")
+    raise InputError(
+        f"the model takes none of the input shapes tried ({tried}); pass --input, for example --input 2,3,96,96"
+    )
 
 
 __all__ = ["FrptError", "load"]

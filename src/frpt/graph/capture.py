@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ def warn_if_training(model: nn.Module) -> None:
     if names:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         warnings.warn(
-            f"the model is in train mode ({shown}): reconstruction uses eval behaviour (no dropout, running statistics) "
+            f"the model is in train mode ({shown}): reconstruction uses eval behaviour (no dropout, running averages) "
             "and restores the mode afterwards. Call model.eval() first to say that you mean it.",
             EvalModeWarning,
             stacklevel=3,
@@ -142,9 +142,7 @@ class Captured:
         values.update({n: self.weight(n) for n in self.weights})
         return values
 
-    def run(
-        self, nodes: Sequence[Node], values: Mapping[Node, Any], keep: set[Node], batch: int
-    ) -> dict[Node, Any]:
+    def run(self, nodes: Sequence[Node], values: Mapping[Node, Any], keep: set[Node], batch: int) -> dict[Node, Any]:
         """Execute ``nodes`` in order from given ``values``; what is not in ``keep`` is freed after its last use."""
         env: dict[Node, Any] = dict(values)
         last = {i: n for n in nodes for i in n.all_input_nodes}
@@ -184,7 +182,7 @@ def capture(model: nn.Module, inputs: Inputs, output: Picker = None) -> Captured
         return Captured(model, program, inputs)
 
 
-def _export(wrapped: nn.Module, inputs: Inputs, dynamic: bool) -> ExportedProgram | None:
+def _export(wrapped: Picked, inputs: Inputs, dynamic: bool) -> ExportedProgram | None:
     shapes = ShapesCollection()
     for t in inputs.tensors:
         if dynamic and inputs.carries_batch(t):
@@ -199,7 +197,8 @@ def _export(wrapped: nn.Module, inputs: Inputs, dynamic: bool) -> ExportedProgra
                 dynamic_shapes=shapes.dynamic_shapes(wrapped, inputs.args, inputs.kwargs) if dynamic else None,
                 strict=False,
             )
-            return program.run_decompositions({})
+            decomposed: ExportedProgram = program.run_decompositions({})
+            return decomposed
     except FrptError:
         raise
     except Exception as error:
@@ -208,7 +207,7 @@ def _export(wrapped: nn.Module, inputs: Inputs, dynamic: bool) -> ExportedProgra
         _explain(wrapped, inputs, error)
 
 
-def _explain(wrapped: nn.Module, inputs: Inputs, error: Exception) -> None:
+def _explain(wrapped: Picked, inputs: Inputs, error: Exception) -> NoReturn:
     """Raise what is really wrong: inputs the model itself refuses, or code that torch.export cannot follow."""
     try:
         wrapped(*inputs.args, **inputs.kwargs)

@@ -1,4 +1,4 @@
-"""The model's inputs: positional, keyword, nested; which tensors carry the batch; and the tensor picked from its output."""
+"""The model's inputs, which of them carry the batch, and the tensor picked from its output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Inputs:
 
     @staticmethod
     def of(x: InputLike, kwargs: Mapping[str, Any] | None = None) -> Inputs:
-        """A tensor, a tuple or list of positional inputs, or a mapping of keyword inputs; further keywords beside it."""
+        """A tensor, a tuple or list of positional inputs, or a mapping of keyword inputs; more keywords beside it."""
         more = dict(kwargs or {})
         if isinstance(x, Tensor):
             return Inputs((x,), more)
@@ -46,7 +46,9 @@ class Inputs:
     def batch(self) -> int:
         first = next((t for t in self.tensors if t.dim() > 0), None)
         if first is None:
-            raise InputError("the inputs hold no tensor with a batch dimension; pass at least one of shape (batch, ...)")
+            raise InputError(
+                "the inputs hold no tensor with a batch dimension; pass at least one of shape (batch, ...)"
+            )
         if first.shape[0] == 0:
             raise InputError("the inputs are an empty batch; pass at least one sample")
         return int(first.shape[0])
@@ -106,7 +108,9 @@ def pick(out: Any, selector: Picker) -> Tensor:
         if found is None:
             raise OutputError(f"the model's output has no field {selector!r}; it has {_describe(out)}")
     if not isinstance(found, Tensor):
-        raise OutputError(f"output={selector!r} is a {type(found).__name__}, not a tensor; the output is {_describe(out)}")
+        raise OutputError(
+            f"output={selector!r} is a {type(found).__name__}, not a tensor; the output is {_describe(out)}"
+        )
     return found
 
 

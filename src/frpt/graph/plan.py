@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -67,10 +68,12 @@ class Plan:
     """The path as one block, from the layer to the output; None if the layer is the output."""
     closable: bool = False
     """Whether gradients reach the layer from the output, so that the path as a whole can be corrected."""
-    columns: tuple[str, ...] = field(default=("#", "unit", "module", "op", "rule", "case", "output -> input"), repr=False)
+    columns: tuple[str, ...] = field(
+        default=("#", "unit", "module", "op", "rule", "case", "output -> input"), repr=False
+    )
 
     def rows(self) -> list[tuple[str, ...]]:
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for i, u in enumerate(self.units):
             out, into = u.shapes()
             rule = u.choice.rule + (f" ({u.choice.note})" if u.choice.note else "")
@@ -97,12 +100,10 @@ def make_plan(captured: Captured, names: Names, layer: str, blocks: str | Sequen
         raise UnreachableLayerError(f"the output does not depend on {layer!r}; choose a layer from Reverser.layers")
     patterns = _patterns(captured, cuts, blocks)
     cuts = [
-        c
-        for i, c in enumerate(cuts)
-        if c in (at, captured.output) or not inside_blocks(c, cuts[i + 1 :], patterns)
+        c for i, c in enumerate(cuts) if c in (at, captured.output) or not inside_blocks(c, cuts[i + 1 :], patterns)
     ]
     active = captured.downstream({at})
-    units = [_unit(captured, names, active, a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    units = [_unit(captured, names, active, a, b) for a, b in pairwise(cuts)]
     units = [replace(u, choice=choose(u)) for u in reversed(units)]
     blocked = [item for u in units if u.composite for item in non_differentiable(u)]
     if blocked:
@@ -142,7 +143,7 @@ def _patterns(captured: Captured, cuts: Sequence[Node], blocks: str | Sequence[s
     if blocks != STAGES:
         raise OptionError(f"blocks must be {FINEST!r}, {STAGES!r} or a list of module patterns, got {blocks!r}")
     found = []
-    for a, b in zip(cuts, cuts[1:], strict=False):
+    for a, b in pairwise(cuts):
         gap = [n for n in captured.nodes if captured.order[a] < captured.order[n] <= captured.order[b]]
         ops = [n for n in gap if n in captured.from_input and is_float(n) and op_name(n) != "getitem"]
         if len(ops) > 1 and (path := _common_path(ops)):

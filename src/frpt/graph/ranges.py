@@ -30,7 +30,7 @@ _CONSTANT: dict[Any, Interval] = {
     aten.exp.default: (0.0, INF),
     aten.sqrt.default: (0.0, INF),
     aten.abs.default: (0.0, INF),
-    aten.gelu.default: (-0.16997120747990369, INF),
+    aten.gelu.default: (-0.1700407505712541, INF),  # the tanh form's minimum; the exact one's is -0.16997
     aten.silu.default: (-0.27846454276107374, INF),
     aten.mish.default: (-0.30884341303725034, INF),
     aten.hardswish.default: (-0.375, INF),
@@ -39,17 +39,74 @@ _CONSTANT: dict[Any, Interval] = {
 
 _KEEPS = {
     getattr(aten, name)
-    for name in (
-        "view reshape flatten unflatten permute transpose t clone contiguous alias detach dropout squeeze unsqueeze select "
-        "slice index index_select expand repeat roll flip pixel_shuffle pixel_unshuffle narrow unbind split "
-        "split_with_sizes chunk mean max_pool1d max_pool2d max_pool3d max_pool2d_with_indices avg_pool1d avg_pool2d "
-        "avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d adaptive_max_pool1d "
-        "adaptive_max_pool2d adaptive_max_pool3d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
-        "upsample_bilinear2d upsample_linear1d upsample_trilinear3d cat stack maximum minimum channel_shuffle amax "
-        "_to_copy to native_channel_shuffle _unsafe_view reflection_pad1d reflection_pad2d replication_pad1d "
-        "replication_pad2d native_dropout"
-    ).split()
-    if hasattr(aten, name)
+    for name in [
+        "view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "permute",
+        "transpose",
+        "t",
+        "clone",
+        "contiguous",
+        "alias",
+        "detach",
+        "dropout",
+        "squeeze",
+        "unsqueeze",
+        "select",
+        "slice",
+        "index",
+        "index_select",
+        "expand",
+        "repeat",
+        "roll",
+        "flip",
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "narrow",
+        "unbind",
+        "split",
+        "split_with_sizes",
+        "chunk",
+        "mean",
+        "amax",
+        "cat",
+        "stack",
+        "maximum",
+        "minimum",
+        "channel_shuffle",
+        "native_channel_shuffle",
+        "_to_copy",
+        "to",
+        "max_pool1d",
+        "max_pool2d",
+        "max_pool3d",
+        "max_pool2d_with_indices",
+        "max_pool3d_with_indices",
+        "avg_pool1d",
+        "avg_pool2d",
+        "avg_pool3d",
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "adaptive_avg_pool3d",
+        "_adaptive_avg_pool2d",
+        "adaptive_max_pool1d",
+        "adaptive_max_pool2d",
+        "adaptive_max_pool3d",
+        "upsample_nearest1d",
+        "upsample_nearest2d",
+        "upsample_nearest3d",
+        "upsample_linear1d",
+        "upsample_bilinear2d",
+        "upsample_trilinear3d",
+        "reflection_pad1d",
+        "reflection_pad2d",
+        "replication_pad1d",
+        "replication_pad2d",
+        "_unsafe_view",
+        "native_dropout",
+    ]
 }
 """Averages, selections and rearrangements: the result lies in the hull of what goes in."""
 

@@ -212,9 +212,7 @@ def gelu(site: Site, target: Tensor) -> Solution:
             return torch.log(-z) + F.logsigmoid(2 * inner)
 
         return _valley(site, target, -0.7524614220710163, f, log_left)
-    return _valley(
-        site, target, -0.7517915246935645, F.gelu, lambda z: torch.log(-z) + torch.special.log_ndtr(z)
-    )
+    return _valley(site, target, -0.7517915246935645, F.gelu, lambda z: torch.log(-z) + torch.special.log_ndtr(z))
 
 
 @reverses(aten.silu.default, elementwise=True)

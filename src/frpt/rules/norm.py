@@ -98,9 +98,7 @@ def layer_norm(site: Site, target: Tensor) -> Solution:
     return _unless_met(site, value.reshape(site.anchor.shape), _rows(site, target == site.output))
 
 
-@reverses(
-    aten.layer_norm.default, aten.native_layer_norm.default, slots=("input",), when=_normalised, preset="paper"
-)
+@reverses(aten.layer_norm.default, aten.native_layer_norm.default, slots=("input",), when=_normalised, preset="paper")
 def paper_layer_norm(site: Site, target: Tensor) -> Solution:
     """The paper's rule: scale √(ε/(1 − q)) from the target alone, shift nearest to the anchor."""
     gamma, beta = _affine(site)

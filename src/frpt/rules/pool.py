@@ -152,9 +152,7 @@ def max_pool(site: Site, target: Tensor) -> Solution:
 def adaptive_max_pool(site: Site, target: Tensor) -> Solution:
     """max_pool with the adaptive windows."""
     rank = spatial_axes(site)
-    per_axis = [
-        adaptive_windows(n, m)[0] for n, m in zip(site.anchor.shape[-rank:], target.shape[-rank:], strict=True)
-    ]
+    per_axis = [adaptive_windows(n, m)[0] for n, m in zip(site.anchor.shape[-rank:], target.shape[-rank:], strict=True)]
     return _maxima(site, target, _product(per_axis, site.anchor.shape[-rank:]).to(target.device))
 
 
@@ -195,4 +193,3 @@ def _maxima(site: Site, target: Tensor, index: Tensor) -> Solution:
     raised = torch.where(short, torch.minimum(t, best.squeeze(-1)), -torch.inf)
     value = lowered.scatter_reduce(1, position, raised, "amax")[:, :-1]
     return site.exact(value.reshape(site.anchor.shape))
-

@@ -206,9 +206,7 @@ def call_op(op: OpOverload, args: dict[str, Any]) -> Any:
     return op(*positional, **keyword)
 
 
-def plain_site(
-    op: OpOverload, args: dict[str, Any], slot: str, preset: Preset, samples: Samples = Samples()
-) -> Site:
+def plain_site(op: OpOverload, args: dict[str, Any], slot: str, preset: Preset, samples: Samples = Samples()) -> Site:
     """A site without a graph around it: the op is run to record its output. For direct use and tests."""
     anchor: Tensor = args[slot]
     with torch.no_grad():

@@ -15,7 +15,7 @@ STOP = 1e-6
 
 
 def solve(problem: Problem) -> Answer:
-    """Adam on the batch mean of ‖Φ(a) − t‖²/‖t‖²; steps clipped, projected onto the deviation ball, best iterate kept."""
+    """Adam on the batch mean of ‖Φ(a) − t‖²/‖t‖²; steps clipped, projected onto a ball, best iterate kept."""
     index = torch.arange(len(problem.anchor), device=problem.anchor.device)
     anchor = problem.anchor
     point = anchor.clone().requires_grad_(True)

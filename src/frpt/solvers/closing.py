@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -39,16 +40,16 @@ def close(problem: Problem, walked: tuple[Tensor, Tensor], project: Project | No
     if len(rows):
         second = secant.solve(_part(problem, rows, (problem.anchor[rows], problem.output[rows])))
         answer, reached = _better(problem, answer, reached, second, rows, lambda out: problem.target[rows] - out)
-    for _ in range(_ROUNDS if project else 0):
-        assert project is not None
-        off = reached - project(reached, torch.arange(len(reached), device=reached.device))
-        rows = (row_norm(off) > _STALLED * before).nonzero().squeeze(1)
-        if len(rows) == 0:
+    for _ in range(_ROUNDS):
+        rows = torch.arange(0)
+        if project is not None:
+            aims = project(reached, torch.arange(len(reached), device=reached.device))
+            rows = (row_norm(reached - aims) > _STALLED * before).nonzero().squeeze(1)
+        if project is None or len(rows) == 0:
             break
-        aim = replace(problem, target=problem.target.index_copy(0, rows, (reached - off)[rows]))
+        aim = replace(problem, target=problem.target.index_copy(0, rows, aims[rows]))
         more = secant.solve(_part(aim, rows, (answer.value[rows], reached[rows])))
-        here = rows
-        answer, reached = _better(problem, answer, reached, more, rows, lambda out, at=here: out - project(out, at))
+        answer, reached = _better(problem, answer, reached, more, rows, partial(_off, project, rows))
     return answer
 
 
@@ -71,6 +72,10 @@ def _better(
         answer.fallback.index_copy(0, won, other.fallback[better]),
     )
     return improved, reached.index_copy(0, won, out[better])
+
+
+def _off(project: Project, rows: Tensor, out: Tensor) -> Tensor:
+    return out - project(out, rows)
 
 
 def _part(problem: Problem, rows: Tensor, start: tuple[Tensor, Tensor]) -> Problem:

@@ -69,7 +69,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Answer:
-    """value: (b, *in); iterations: passes used, fallback: bounds were hit or nothing better than the anchor was found."""
+    """value: (b, *in); iterations: passes used, fallback: bounds were hit or nothing beat the anchor."""
 
     value: Tensor
     iterations: Tensor
@@ -88,7 +88,9 @@ def solve(problem: Problem, name: str = "auto") -> Answer:
 
 
 def row_norm(t: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(t.flatten(1), dim=1, dtype=torch.float64)
+    """Euclidean norm of every sample: (b,), in double."""
+    norm: Tensor = torch.linalg.vector_norm(t.flatten(1), dim=1, dtype=torch.float64)
+    return norm
 
 
 def spread(v: Tensor, like: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Anchored linear solves: nominal correction, range of the op before, reliability gate, Tikhonov fallback.
 
-    a = â + A⁺ r,  r = t − Φ(â)                                       nominal (paper III-A, A.1, both cases)
-    a = argmin ‖A a − y‖² + α ‖a − â‖²                               fallback of systems that fail the gate (A.2)
+a = â + A⁺ r,  r = t − Φ(â)                                       nominal (paper III-A, A.1, both cases)
+a = argmin ‖A a − y‖² + α ‖a − â‖²                               fallback of systems that fail the gate (A.2)
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ def anchored(
     return Systems(value, failed | (moved & prepared.deficient), iterations)
 
 
-def _descend(
-    prepared: Prepared, anchor: Tensor, residual: Tensor, gate: Gate, within: Range, limit: int
-) -> Systems:
+def _descend(prepared: Prepared, anchor: Tensor, residual: Tensor, gate: Gate, within: Range, limit: int) -> Systems:
     """Without a closed A⁺, a range is kept from the start instead of restored afterwards."""
     value, iterations = projected(prepared, anchor, residual, anchor, within, limit)
     failed = torch.zeros(len(anchor), dtype=torch.bool, device=anchor.device)

@@ -52,9 +52,7 @@ def jacobians(problem: Problem, a: Tensor, index: Tensor) -> Tensor:
     return torch.stack(rows, 1).double()
 
 
-def _step(
-    problem: Problem, jacobian: Tensor, a: Tensor, residual: Tensor, index: Tensor
-) -> tuple[Tensor, Tensor]:
+def _step(problem: Problem, jacobian: Tensor, a: Tensor, residual: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """δ: (k, n), norm-clipped, and which samples took the Tikhonov form."""
     if not bool(torch.isfinite(jacobian).all()):
         jacobian = torch.where(torch.isfinite(jacobian), jacobian, 0.0)

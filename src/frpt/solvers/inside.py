@@ -1,6 +1,6 @@
 """Linear solves that stay in the range of the op before: a ReLU's output is never asked to be negative.
 
-    min ‖a − â‖²  subject to  A (a − â) = r,  low ≤ a ≤ high
+min ‖a − â‖²  subject to  A (a − â) = r,  low ≤ a ≤ high
 """
 
 from __future__ import annotations

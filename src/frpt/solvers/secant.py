@@ -61,7 +61,7 @@ def solve(problem: Problem) -> Answer:
 
 
 def _by_residuals(problem: Problem, rest: Tensor, value: Tensor, error: Tensor, passes: Tensor) -> None:
-    """p = r′: safeguarded Anderson acceleration. A sample leaves when it contracts by less than 0.7, later 0.85, a pass."""
+    """p = r′: safeguarded Anderson acceleration. A sample that contracts by less than 0.7, later 0.85, leaves."""
     state = _begin(problem, rest)
     state.p = state.r.to(state.a.dtype)
     for step in range(problem.options.iterations):
@@ -109,7 +109,7 @@ def _by_gradients(problem: Problem, rest: Tensor, value: Tensor, error: Tensor, 
 
 
 def _turn(problem: Problem, state: _State, point: Tensor, out: Tensor, looking: Tensor, going: Tensor) -> None:
-    """The next direction: from pairs and the newest gradient, or, after two refusals, the gradient at the base alone."""
+    """The next direction: from pairs and the newest gradient; after two refusals, the base's gradient alone."""
     plain = looking | (state.refused > 2)
     forget = state.refused == 2
     state.y = torch.where((forget | plain)[:, None, None], 0.0, state.y)
@@ -182,7 +182,8 @@ def _least_squares(state: _State) -> Tensor:
     norm = torch.where(power > 0, power.clamp_min(1e-300).rsqrt(), 0.0)
     eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
     scaled = gram * norm[:, :, None] * norm[:, None, :] + _RIDGE * eye
-    return torch.linalg.solve(scaled, (right * norm)[..., None]).squeeze(-1) * norm
+    gamma: Tensor = torch.linalg.solve(scaled, (right * norm)[..., None]).squeeze(-1) * norm
+    return gamma
 
 
 def _remember(state: _State, da: Tensor, dphi: Tensor, step: int, tried: Tensor, good: Tensor) -> None:

@@ -1,0 +1,189 @@
+"""What a reconstruction costs, in passes: one pass is a forward and backward of the same frozen part on the same batch.
+
+Three networks, three depths each; capture time; peak memory beside that of a pass. Run it with ``make bench``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import frpt
+
+
+class Basic(nn.Module):
+    """A residual block of a ResNet-18."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs),
+        )  # fmt: skip
+        self.skip: nn.Module = nn.Identity()
+        if stride > 1 or inputs != outputs:
+            self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.branch(x) + self.skip(x))
+
+
+class Layer(nn.Module):
+    """A pre-norm transformer layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = self.norm1(x)
+        x = x + self.attention(n, n, n, need_weights=False)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+class Tokens(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(2).transpose(1, 2)
+
+
+class MeanToken(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(1)
+
+
+def resnet(width: int) -> tuple[nn.Sequential, tuple[int, ...]]:
+    """A ResNet-18 with a CIFAR stem; reconstructed after stages 3, 2 and 1."""
+    stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+    stages, inputs = [], width
+    for i in range(4):
+        outputs = width * 2**i
+        stages.append(nn.Sequential(Basic(inputs, outputs, 1 if i == 0 else 2), Basic(outputs, outputs, 1)))
+        inputs = outputs
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
+    return nn.Sequential(stem, *stages, head), (3, 2, 1)
+
+
+def vgg(width: int) -> tuple[nn.Sequential, tuple[int, ...]]:
+    """A VGG-like CNN; reconstructed after its fourth, third and second convolution stage."""
+    stages, inputs = [], 3
+    for outputs in (width, 2 * width, 4 * width, 4 * width):
+        convolution = nn.Conv2d(inputs, outputs, 3, padding=1)
+        stages.append(nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)))
+        inputs = outputs
+    head = nn.Sequential(nn.Flatten(), nn.Linear(4 * inputs, 128), nn.ReLU(), nn.Linear(128, 10))
+    return nn.Sequential(*stages, head), (3, 2, 1)
+
+
+def vit(width: int) -> tuple[nn.Sequential, tuple[int, ...]]:
+    """A pre-norm ViT of nine layers on 4×4 patches; reconstructed after layers 8, 5 and 2."""
+    body = [Layer(6 * width) for _ in range(9)]
+    patches = nn.Sequential(nn.Conv2d(3, 6 * width, 4, 4), Tokens())
+    return nn.Sequential(patches, *body, nn.LayerNorm(6 * width), MeanToken(), nn.Linear(6 * width, 10)), (8, 5, 2)
+
+
+def warm_up(model: nn.Module, x: Tensor) -> None:
+    """Batch-norm statistics from real activations."""
+    model.train()
+    with torch.no_grad():
+        for _ in range(20):
+            model(x)
+    model.eval()
+
+
+def seconds(call: Callable[[], object], repeats: int) -> float:
+    """Median time of a call, after one to warm up."""
+    call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2]
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def peak(call: Callable[[], object]) -> float:
+    """Largest growth of resident memory during a call, in MiB, sampled every millisecond."""
+    start, top, done = resident(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal top
+        while not done.is_set():
+            top = max(top, resident())
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    call()
+    done.set()
+    watcher.join()
+    return max(top - start, 0) / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--width", type=int, default=16, help="channels of the first stage; the ViT is six times as wide")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    x = torch.randn(options.batch, 3, 32, 32)
+    print(f"batch {options.batch}, width {options.width}, {torch.get_num_threads()} threads, all samples mislabelled\n")
+    head = f"{'network':8} {'after':>5} {'units':>5} {'first':>8} {'again':>8} {'1 of 8':>8} {'closed':>7} {'deviation':>9}"
+    print(f"{head} {'MiB':>6} {'pass MiB':>8}")
+    for make in (resnet, vgg, vit):
+        model, depths = make(options.width)
+        warm_up(model, x)
+        start = time.perf_counter()
+        rev = frpt.Reverser(model, x)
+        captured = time.perf_counter() - start
+        with torch.no_grad():
+            own = model(x).argmax(1)
+        wrong = (own + 1) % 10
+        few = torch.where(torch.arange(len(own)) % 8 == 0, wrong, own)
+        for depth in depths:
+            row(rev, model, x, wrong, few, str(depth), options.repeats, make.__name__)
+        forward = seconds(lambda model=model: model(x), options.repeats)
+        print(f"{'':8} capture {captured:.1f} s, {captured / forward:.0f} forward passes of the network\n")
+    print("first, again: passes for the first batch (factorising what depends on weights) and for later ones;")
+    print("1 of 8: passes when one sample in eight is mislabelled. MiB: peak growth of memory, beside that of a pass.")
+
+
+def row(
+    rev: frpt.Reverser, model: nn.Sequential, x: Tensor, wrong: Tensor, few: Tensor, at: str, repeats: int, name: str
+) -> None:
+    tail = model[int(at) + 1 :]
+    with torch.no_grad():
+        feature = model[: int(at) + 1](x)
+
+    def one_pass() -> None:
+        leaf = feature.clone().requires_grad_(True)
+        torch.autograd.grad(tail(leaf).square().sum(), leaf)
+
+    unit = seconds(one_pass, max(repeats, 5))
+    start = time.perf_counter()
+    rec = rev.reconstruct(x, wrong, at=at)
+    first = (time.perf_counter() - start) / unit
+    again = seconds(lambda: rev.reconstruct(x, wrong, at=at), repeats) / unit
+    some = seconds(lambda: rev.reconstruct(x, few, at=at), repeats) / unit
+    memory, plain = peak(lambda: rev.reconstruct(x, wrong, at=at)), peak(one_pass)
+    print(
+        f"{name:8} {at:>5} {len(rev.plan(at)):5d} {first:8.1f} {again:8.1f} {some:8.1f} "
+        f"{float(rec.closed.mean()):7.3f} {float(rec.deviation.mean()):9.3f} {memory:6.0f} {plain:8.0f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
