@@ -6,10 +6,11 @@ Three networks, three depths each; capture time; peak memory beside that of a pa
 from __future__ import annotations
 
 import argparse
-import resource
-import threading
+import os
 import time
 from collections.abc import Callable
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself otherwise
 
 import torch
 from torch import Tensor, nn
@@ -109,40 +110,30 @@ def seconds(call: Callable[[], object], repeats: int) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-
 def peak(call: Callable[[], object]) -> float:
-    """Largest growth of resident memory during a call, in MiB, sampled every millisecond."""
-    start, top, done = resident(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal top
-        while not done.is_set():
-            top = max(top, resident())
-            time.sleep(0.001)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    call()
-    done.set()
-    watcher.join()
-    return max(top - start, 0) / 2**20
+    """Most memory that tensors made during a call hold at one time, in MiB, from the profiler's allocation events."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = top = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        top = max(top, held)
+    return top / 2**20
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--width", type=int, default=16, help="channels of the first stage; the ViT is six times as wide")
+    parser.add_argument(
+        "--width", type=int, default=16, help="channels of the first stage; the ViT is six times as wide"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     torch.manual_seed(0)
     x = torch.randn(options.batch, 3, 32, 32)
     print(f"batch {options.batch}, width {options.width}, {torch.get_num_threads()} threads, all samples mislabelled\n")
-    head = f"{'network':8} {'after':>5} {'units':>5} {'first':>8} {'again':>8} {'1 of 8':>8} {'closed':>7} {'deviation':>9}"
-    print(f"{head} {'MiB':>6} {'pass MiB':>8}")
+    print("network  after units    first    again   1 of 8  closed deviation    MiB pass MiB")
     for make in (resnet, vgg, vit):
         model, depths = make(options.width)
         warm_up(model, x)
@@ -158,7 +149,9 @@ def main() -> None:
         forward = seconds(lambda model=model: model(x), options.repeats)
         print(f"{'':8} capture {captured:.1f} s, {captured / forward:.0f} forward passes of the network\n")
     print("first, again: passes for the first batch (factorising what depends on weights) and for later ones;")
-    print("1 of 8: passes when one sample in eight is mislabelled. MiB: peak growth of memory, beside that of a pass.")
+    print(
+        "1 of 8: passes when one sample in eight is mislabelled. MiB: peak memory of the tensors made, beside a pass's."
+    )
 
 
 def row(

@@ -111,7 +111,7 @@ def _prepare(output: Tensor, labels: Tensor, dim: int, ignore_index: int) -> tup
     labels = labels.to(output.device).long()
     if labels.shape != scores.shape[:-1]:
         raise LabelError(
-            f"labels of shape {tuple(labels.shape)} do not fit an output of shape {tuple(output.shape)} with classes on "
+            f"labels of shape {tuple(labels.shape)} do not fit an output of {tuple(output.shape)} with classes on "
             f"axis {dim}: expected {tuple(scores.shape[:-1])}"
         )
     counts = labels != ignore_index

@@ -30,7 +30,6 @@ _CONSTANT: dict[Any, Interval] = {
     aten.exp.default: (0.0, INF),
     aten.sqrt.default: (0.0, INF),
     aten.abs.default: (0.0, INF),
-    aten.gelu.default: (-0.1700407505712541, INF),  # the tanh form's minimum; the exact one's is -0.16997
     aten.silu.default: (-0.27846454276107374, INF),
     aten.mish.default: (-0.30884341303725034, INF),
     aten.hardswish.default: (-0.375, INF),
@@ -128,6 +127,8 @@ def _interval(node: Node, of: Callable[[Node], Interval]) -> Interval:
     if name in _KEEPS or getattr(op, "__name__", "") == "getitem":
         parts = [of(n) for n in tensors]
         return (min(p[0] for p in parts), max(p[1] for p in parts)) if parts else ALL
+    if op is aten.gelu.default:
+        return (-0.1700407505712541 if node.kwargs.get("approximate") == "tanh" else -0.16997120747990369, INF)
     if name in (aten.hardtanh, aten.clamp, aten.clamp_min, aten.clamp_max):
         return _clamp(node, of)
     if name in (aten.elu, aten.celu):

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from frpt.solvers import secant
-from frpt.solvers.composite import Answer, Problem, row_norm, spread
+from frpt.solvers.composite import Answer, Problem, row_norm
 
 _ASTRAY = 0.5
-"""A walk that leaves more than this share of the residual is not continued: that sample begins at its anchor."""
+"""A walk that leaves more than this share of the residual is not continued."""
 _STALLED = 0.25
-"""Samples left with more than this share, though begun where the walk ended, try once more from their anchor;
-then, where any of several outputs will do, aim at the one nearest to what is reached."""
-
-
+"""Samples left with more than this share aim, where several outputs will do, at the one nearest to what they reach."""
 _ROUNDS = 3
 
 Project = Callable[[Tensor, Tensor], Tensor]
@@ -26,52 +22,67 @@ Project = Callable[[Tensor, Tensor], Tensor]
 
 
 def close(problem: Problem, walked: tuple[Tensor, Tensor], project: Project | None = None) -> Answer:
-    """Secant steps from where the walk ended (a, Φ(a)), or from the anchor where that is the better start.
+    """Correct what the walk ended with (a, Φ(a)) for the samples whose output is not yet what was asked for.
 
-    Many outputs may be as good as the target (any in which the label wins). Where the target itself is not reached,
-    ``project`` gives the acceptable output nearest to the one that is, and the steps go on towards that.
+    Two candidates: secant steps from the anchor, and from the end of the walk. Computation consistency decides first,
+    minimum deviation between two that close. Many outputs may be as good as the target (any in which the label wins):
+    where it is not reached, ``project`` gives the acceptable output nearest to the one that is, to go on towards.
     """
-    before = row_norm(problem.target - problem.output)
-    useful = row_norm(problem.target - walked[1]) < _ASTRAY * before
-    start = (_choose(useful, walked[0], problem.anchor), _choose(useful, walked[1], problem.output))
-    answer = secant.solve(replace(problem, start=start))
-    reached = _run(problem, answer.value)
-    rows = (useful & (row_norm(problem.target - reached) > _STALLED * before)).nonzero().squeeze(1)
-    if len(rows):
-        second = secant.solve(_part(problem, rows, (problem.anchor[rows], problem.output[rows])))
-        answer, reached = _better(problem, answer, reached, second, rows, lambda out: problem.target[rows] - out)
-    for _ in range(_ROUNDS):
-        rows = torch.arange(0)
-        if project is not None:
-            aims = project(reached, torch.arange(len(reached), device=reached.device))
-            rows = (row_norm(reached - aims) > _STALLED * before).nonzero().squeeze(1)
-        if project is None or len(rows) == 0:
+    before, after = row_norm(problem.target - problem.output), row_norm(problem.target - walked[1])
+    none = torch.zeros_like(after, dtype=torch.long)
+    best = _Best(walked[0].clone(), walked[1].clone(), none, none.bool())
+    todo = (after > problem.enough).nonzero().squeeze(1)
+    _try(problem, best, todo, (problem.anchor[todo], problem.output[todo]), first=True)
+    useful = todo[after[todo] < _ASTRAY * before[todo]]
+    _try(problem, best, useful, (walked[0][useful], walked[1][useful]))
+    for _ in range(_ROUNDS if project is not None and len(todo) else 0):
+        assert project is not None
+        aims = project(best.reached[todo], todo)
+        far = row_norm(best.reached[todo] - aims) > _STALLED * before[todo]
+        if not bool(far.any()):
             break
-        aim = replace(problem, target=problem.target.index_copy(0, rows, aims[rows]))
-        more = secant.solve(_part(aim, rows, (answer.value[rows], reached[rows])))
-        answer, reached = _better(problem, answer, reached, more, rows, partial(_off, project, rows))
-    return answer
+        aim = replace(problem, target=problem.target.index_copy(0, todo[far], aims[far]))
+        _go_on(aim, best, todo[far], project)
+    return Answer(best.value, best.iterations, best.fallback)
 
 
-def _better(
-    problem: Problem,
-    answer: Answer,
-    reached: Tensor,
-    other: Answer,
-    rows: Tensor,
-    error: Callable[[Tensor], Tensor],
-) -> tuple[Answer, Tensor]:
-    """The answer with the samples ``rows`` replaced where the other's error is smaller, and the outputs it reaches."""
-    with torch.no_grad():
-        out = problem.fn(other.value, rows)
-    better = row_norm(error(out)) < row_norm(error(reached[rows]))
-    won = rows[better]
-    improved = Answer(
-        answer.value.index_copy(0, won, other.value[better]),
-        answer.iterations.index_add(0, rows, other.iterations),
-        answer.fallback.index_copy(0, won, other.fallback[better]),
-    )
-    return improved, reached.index_copy(0, won, out[better])
+@dataclass
+class _Best:
+    """The best so far, for all samples: value, the output it reaches, passes spent, fallback."""
+
+    value: Tensor
+    reached: Tensor
+    iterations: Tensor
+    fallback: Tensor
+
+    def take(self, rows: Tensor, won: Tensor, answer: Answer, reached: Tensor) -> None:
+        self.iterations[rows] += answer.iterations
+        self.value[rows[won]] = answer.value[won]
+        self.reached[rows[won]] = reached[won]
+        self.fallback[rows[won]] = answer.fallback[won]
+
+
+def _try(problem: Problem, best: _Best, rows: Tensor, start: tuple[Tensor, Tensor], first: bool = False) -> None:
+    """A candidate for the samples ``rows``, kept where it closes more, or closes too and is nearer to the anchor."""
+    if len(rows) == 0:
+        return
+    part = _part(problem, rows, start)
+    answer = secant.solve(part)
+    reached = _run(part, answer.value)
+    new, old = row_norm(part.target - reached), row_norm(part.target - best.reached[rows])
+    nearer = row_norm(answer.value - part.anchor) < row_norm(best.value[rows] - part.anchor)
+    enough = 1.001 * part.enough
+    better = torch.where((new <= enough) & (old <= enough), nearer, new < old)
+    best.take(rows, better | first, answer, reached)
+
+
+def _go_on(aim: Problem, best: _Best, rows: Tensor, project: Project) -> None:
+    """Further steps towards another acceptable output, kept where they get nearer to any."""
+    part = _part(aim, rows, (best.value[rows], best.reached[rows]))
+    answer = secant.solve(part)
+    reached = _run(part, answer.value)
+    better = row_norm(_off(project, rows, reached)) < row_norm(_off(project, rows, best.reached[rows]))
+    best.take(rows, better, answer, reached)
 
 
 def _off(project: Project, rows: Tensor, out: Tensor) -> Tensor:
@@ -93,7 +104,3 @@ def _part(problem: Problem, rows: Tensor, start: tuple[Tensor, Tensor]) -> Probl
 def _run(problem: Problem, value: Tensor) -> Tensor:
     with torch.no_grad():
         return problem.fn(value, torch.arange(len(value), device=value.device))
-
-
-def _choose(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(spread(mask, a), a, b)
