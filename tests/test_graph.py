@@ -86,6 +86,27 @@ def test_names_and_source_lines_survive() -> None:
     assert source_line(captured.output).startswith("test_graph.py:")
 
 
+def test_constants_in_the_shape_of_a_value_do_not_depend_on_it() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(9, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x)
+            return self.b(torch.cat([h, torch.ones_like(h), h.new_zeros(h.shape[0], 1)], 1))
+
+    torch.manual_seed(0)
+    model, x = Padded().eval(), torch.randn(3, 3)
+    rev = frpt.Reverser(model, x, margin=0.1)
+    assert [u.choice.rule for u in rev.plan("a").units] == ["linear", "gather"]
+    with torch.no_grad():
+        y = 1 - model(x).argmax(1)
+    y[0] = 1 - y[0]
+    rec = rev.reconstruct(x, y, at="a")
+    assert (rev.run(x, "a", rec.target).argmax(1) == y).all()
+
+
 def test_weights_are_shared_never_copied() -> None:
     model = nn.Linear(3, 2).eval()
     captured = capture(model, Inputs.of(torch.randn(2, 3)))

@@ -111,7 +111,7 @@ class Captured:
         """The sources and the live values computed from them; shape-only values don't count."""
         found = {n for n in self.nodes if n in sources}
         for node in self.nodes:
-            if not is_shape(node) and any(i in found for i in node.all_input_nodes):
+            if not is_shape(node) and not fills(node) and any(i in found for i in node.all_input_nodes):
                 found.add(node)
         return found
 
@@ -252,6 +252,20 @@ def is_float(node: Node) -> bool:
 def is_shape(node: Node) -> bool:
     """A number derived from sizes only."""
     return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool)
+
+
+_FILLS = {
+    getattr(torch.ops.aten, f"{value}{how}")
+    for value, how in [
+        *[(v, "_like") for v in ("ones", "zeros", "full", "empty")],
+        *[(f"new_{v}", "") for v in ("ones", "zeros", "full", "empty")],
+    ]
+}
+
+
+def fills(node: Node) -> bool:
+    """A tensor of constants made in the shape of another: it depends on that one's sizes only."""
+    return getattr(node.target, "overloadpacket", None) in _FILLS
 
 
 def module_calls(node: Node) -> list[tuple[str, int]]:
