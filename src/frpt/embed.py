@@ -86,7 +86,7 @@ def target_for(
     if not isinstance(how, str):
         target = how(output, y)
         if not isinstance(target, Tensor) or target.shape != output.shape:
-            raise LabelError(f"the embedding returned {_shape(target)}, the output is {_shape(output)}")
+            raise LabelError(f"the embedding returned the shape {_shape(target)}, the output has {_shape(output)}")
         return regression(output, target)
     if y.is_floating_point() or how == "regression":
         return regression(output, y)

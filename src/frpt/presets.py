@@ -67,8 +67,10 @@ class SolverOptions:
     """First step length of Gauss–Newton."""
     longest_step: float = math.inf
     """Norm a Gauss–Newton step is cut to."""
-    iterations: int = 60
+    iterations: int = 25
     """Upper limit of passes a composite solver makes over a block."""
+    closing_iterations: int = 60
+    """Upper limit of passes over the whole path, for each start and aim of the closing step."""
     tolerance: float = 1e-6
     """Relative CCP residual at which a composite solve stops."""
     memory: int = 8

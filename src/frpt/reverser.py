@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 import torch
@@ -214,7 +215,9 @@ class _Walk:
         path = plan.whole
         if path is None:
             return found, torch.ones(len(self.index), dtype=torch.float64, device=found.device), None
-        problem, at, block = self._problem(path, self._targets[(self.captured.output,)], self.preset.closing)
+        problem, at, block = self._problem(path, self._start, self.preset.closing)
+        limit = self.preset.solver.closing_iterations
+        problem = replace(problem, options=replace(problem.options, iterations=limit))
         everyone = torch.arange(len(self.index), device=found.device)
         start = at.input.front(found).to(problem.anchor.dtype)
         reached = block(start, everyone)

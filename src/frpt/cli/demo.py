@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from torch import Tensor, nn
 
 from frpt.data.digits import digits
@@ -59,23 +60,19 @@ def run_demo(console: Console, seed: int = 0, epochs: int = 3) -> None:
     console.print(
         f"\ntest accuracy {100 * (1 - float(wrong.float().mean())):.1f} %, {int(wrong.sum())} samples wrong\n"
     )
-    rev = Reverser(model, x_test[:2])
+    rev = Reverser(model, x_test[:2], margin=0.1)
     names = [n for n in rev.layers if n != "out"]
-    console.print(str(rev.plan(names[-1])), markup=False, highlight=False)
     found = rev.reconstruct(x_test[wrong], y_test[wrong], at=names)
-    deepest = found[names[-1]]
-    console.print("\n" + str(deepest), markup=False, highlight=False)
-    console.print(
-        "\nlayer  class        deviation  residual closed  predicted right when run on from the target (margin 0.1)"
-    )
-    sure = Reverser(model, x_test[:2], margin=0.1)
-    for name in names:
-        rec = sure.reconstruct(x_test[wrong], y_test[wrong], at=name)
-        right = (sure.run(x_test[wrong], name, rec.target).argmax(1) == y_test[wrong]).float().mean()
-        kind = type(model.get_submodule(name)).__name__
-        console.print(
-            f"{name:5s}  {kind:11s}  {float(rec.deviation.mean()):9.4f}  {100 * float(rec.closed.mean()):13.1f} %  "
-            f"{100 * float(right):5.1f} %",
-            markup=False,
-            highlight=False,
+    for text in (rev.plan(names[-1]), "", found[names[-1]], ""):
+        console.print(str(text), markup=False, highlight=False)
+    table = Table("layer", "class", "deviation", "residual closed", "right when run on from the target", box=None)
+    for name, rec in found.items():
+        right = (rev.run(x_test[wrong], name, rec.target).argmax(1) == y_test[wrong]).float().mean()
+        table.add_row(
+            name,
+            type(model.get_submodule(name)).__name__,
+            f"{float(rec.deviation.mean()):.4f}",
+            f"{100 * float(rec.closed.mean()):.1f} %",
+            f"{100 * float(right):.1f} %",
         )
+    console.print(table)
