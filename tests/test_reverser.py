@@ -329,6 +329,30 @@ def test_sequence_first_inside() -> None:
     assert (1 - gap(after, y)[1] / gap(output, y)[1]) > 0.9
 
 
+def test_views_of_values_with_other_strides() -> None:
+    """The model's own view may rely on channels-last strides that a reconstructed feature does not have."""
+
+    class Strided(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.norm, self.head = nn.Conv2d(3, 4, 1), nn.LayerNorm(4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.norm(self.a(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)  # (b, c, h, w), strided
+            h = h + torch.tanh(h)
+            return self.head(h.permute(0, 2, 3, 1).view(len(x), -1, 4).mean(1))
+
+    torch.manual_seed(0)
+    model, x = Strided().eval(), images(3, 4)
+    rev = frpt.Reverser(model, x)
+    with torch.no_grad():
+        output = model(x)
+    y = other_labels(output)
+    for layer in ("norm", "a"):
+        rec = rev.reconstruct(x, y, at=layer)
+        assert (1 - gap(rev.run(x, layer, rec.target), y) / gap(output, y)).min() > 0.75
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_dtypes_are_kept(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

@@ -167,6 +167,8 @@ class Captured:
             return value_of(node.args[0])  # type: ignore[arg-type]
         args = torch.fx.node.map_arg(node.args, value_of)
         kwargs = torch.fx.node.map_arg(node.kwargs, value_of)
+        if node.target is torch.ops.aten.view.default:  # its input may have other strides than in the user's forward
+            return torch.ops.aten.reshape.default(*args)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
 

@@ -200,10 +200,10 @@ def bind(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[
 
 
 def call_op(op: OpOverload, args: dict[str, Any]) -> Any:
-    """Call an op with arguments by schema name."""
+    """Call an op with arguments by schema name; a view as a reshape, since strides may differ from the model's own."""
     positional = [args[a.name] for a in op._schema.arguments if not a.kwarg_only]
     keyword = {a.name: args[a.name] for a in op._schema.arguments if a.kwarg_only}
-    return op(*positional, **keyword)
+    return (torch.ops.aten.reshape.default if op is torch.ops.aten.view.default else op)(*positional, **keyword)
 
 
 def plain_site(op: OpOverload, args: dict[str, Any], slot: str, preset: Preset, samples: Samples = Samples()) -> Site:
