@@ -24,10 +24,10 @@ def _require_positive(owner: object, *names: str) -> None:
 class Gate:
     """Reliability gate and Tikhonov fallback (Supplement A.2); the defaults are the paper's (B.1.2).
 
-    A solution passes if it is finite, ``‖x‖∞ ≤ magnitude`` (M_∞; a larger anchor raises the bound to its own
-    magnitude), ``‖x − x̂‖ / ‖x̂‖ ≤ deviation`` (M_dev), and it is consistent: ``ρ₁ ≤ residual`` (M₁) where the map
-    reduces width, ``ρ₂ ≤ optimality`` (M₂) where it expands it. None takes M₁ and M₂ by precision:
-    1e-4 and 1e-3 in float64, ten times that in float32.
+    A solution passes if it is finite, ``‖x‖∞ ≤ magnitude`` (M_∞; an anchor beyond it raises the bound to twice its
+    own), ``‖x − x̂‖ / ‖x̂‖ ≤ deviation`` (M_dev), and it is consistent: ``ρ₁ ≤ residual`` (M₁) where the map reduces
+    width, ``ρ₂ ≤ optimality`` (M₂) where it expands it. None takes M₁ and M₂ by precision: 1e-4 and 1e-3 in float64,
+    ten times that in float32.
     """
 
     enabled: bool = True

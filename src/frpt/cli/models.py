@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from frpt.errors import FrptError, InputError, OptionError
+from frpt.errors import InputError, OptionError
 from frpt.graph.inputs import InputLike
 
 _IMAGE_SIZES = (224, 64, 32, 28)
@@ -91,6 +91,3 @@ def _first_that_works(model: nn.Module, shapes: list[tuple[int, ...]]) -> Tensor
     raise InputError(
         f"the model takes none of the input shapes tried ({tried}); pass --input, for example --input 2,3,96,96"
     )
-
-
-__all__ = ["FrptError", "load"]

@@ -50,16 +50,14 @@ class Names:
 
     def _add_modules(self) -> None:
         """name → returned value. A module called several times: ``relu@0``, ``relu@1``, and ``relu`` for the last."""
-        for (path, call), exits in self._returned().items():
+        returned = self._returned()
+        calls = Counter(path for path, _ in returned)
+        for (path, call), exits in returned.items():
             for i, node in enumerate(exits):
-                suffix = f"[{i}]" if len(exits) > 1 else ""
-                self.nodes[f"{path}@{call}{suffix}"] = node
-                self.nodes[f"{path}{suffix}"] = node
-        calls = Counter(n.split("@")[0] + n.partition("[")[1] + n.partition("[")[2] for n in self.nodes if "@" in n)
-        for name in [n for n in self.nodes if "@" in n]:
-            plain = name.split("@")[0] + name.partition("[")[1] + name.partition("[")[2]
-            if calls[plain] == 1:
-                del self.nodes[name]
+                item = f"[{i}]" if len(exits) > 1 else ""
+                self.nodes[f"{path}{item}"] = node
+                if calls[path] > 1:
+                    self.nodes[f"{path}@{call}{item}"] = node
 
     def _returned(self) -> dict[tuple[str, int], list[Node]]:
         """Values of each module call that something outside the call uses."""

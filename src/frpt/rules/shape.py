@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from frpt.rules.arithmetic import scaled
 from frpt.rules.registry import Call, Site, reverses
 from frpt.solvers.base import Solution
+from frpt.solvers.dense import Dense
 from frpt.solvers.structured import Diagonal
 
 aten = torch.ops.aten
@@ -144,8 +144,6 @@ def sum(site: Site, target: Tensor) -> Solution:
 
 def _reduction(site: Site, target: Tensor, divisor: int) -> Solution:
     """y = Σa/d over a slice of n:  each system one slice, a row (1/d, …, 1/d)."""
-    from frpt.solvers.dense import Dense
-
     dims = site.args.get("dim")
     rank = site.anchor.dim()
     axes = sorted({d % rank for d in dims}) if dims else list(range(rank))
@@ -161,6 +159,3 @@ def _reduction(site: Site, target: Tensor, divisor: int) -> Solution:
         lambda a: a.permute(order).reshape(-1, n),
         lambda rows: rows.reshape(sizes).permute(inverse),
     )
-
-
-__all__ = ["gather", "mean", "permute", "reshape", "scaled", "sum", "t", "transpose"]

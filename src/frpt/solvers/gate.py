@@ -76,7 +76,7 @@ def passes(prepared: Prepared, anchor: Tensor, value: Tensor, residual: Tensor, 
 def admissible(value: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
     """Finite, within M_∞ and within M_dev of the anchor: (s,) bool."""
     v, a = value.flatten(1), anchor.flatten(1)
-    bound = a.abs().amax(1).clamp_min(gate.magnitude)
+    bound = _bound(a, gate)
     reference = norm(anchor).clamp_min(gate.floor * a.shape[1] ** 0.5)
     finite = torch.isfinite(v).all(1)
     return finite & (v.abs().amax(1) <= bound) & (norm(value - anchor) <= gate.deviation * reference)
@@ -86,13 +86,19 @@ def admitted(value: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
     """The farthest admissible point on the way from the anchor to the value; the anchor if value isn't finite."""
     step = torch.where(per_system(torch.isfinite(value.flatten(1)).all(1), value), value - anchor, 0.0)
     a, d = anchor.flatten(1), step.flatten(1)
-    bound = a.abs().amax(1).clamp_min(gate.magnitude)
+    bound = _bound(a, gate)
     room = torch.where(d > 0, bound[:, None] - a, bound[:, None] + a)
     share = torch.where(d != 0, room / d.abs().clamp_min(torch.finfo(d.dtype).tiny), torch.inf).amin(1)
     reference = norm(anchor).clamp_min(gate.floor * a.shape[1] ** 0.5)
     length = norm(step).clamp_min(torch.finfo(d.dtype).tiny)
     share = torch.minimum(share, gate.deviation * reference / length).clamp(0.0, 1.0)
     return anchor + per_system(share, step) * step
+
+
+def _bound(anchor: Tensor, gate: Gate) -> Tensor:
+    """M_∞, or twice the anchor's own magnitude where the anchor is beyond it: (s,)."""
+    own = anchor.abs().amax(1)
+    return torch.where(own > gate.magnitude, 2 * own, gate.magnitude)
 
 
 def tikhonov(prepared: Prepared, anchor: Tensor, residual: Tensor, gate: Gate) -> Tensor:
