@@ -222,9 +222,10 @@ class _Walk:
         start = at.input.front(found).to(problem.anchor.dtype)
         reached = block(start, everyone)
         before, after = row_norm(problem.target - problem.output), row_norm(problem.target - reached)
-        if self.preset.closing is None or not plan.closable or not bool((after > problem.enough).any()):
+        exact = not any(u.composite for u in plan.units)
+        if self.preset.closing is None or not plan.closable or (exact and bool((after <= problem.enough).all())):
             return found, 1 - relative(after, before), None
-        answer = close(problem, (start, reached), self._project(at))
+        answer = close(problem, (start, reached), self._project(at), exact)
         reached = block(answer.value, everyone)
         value = at.input.back(answer.value).to(self.dtype)
         solution = Solution.of(value, len(start), answer.fallback, answer.iterations).checked(path.where)

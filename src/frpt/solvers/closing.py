@@ -21,8 +21,13 @@ Project = Callable[[Tensor, Tensor], Tensor]
 """(out, rows) -> the acceptable output nearest to ``out``, for the samples ``rows: (k,)``."""
 
 
-def close(problem: Problem, walked: tuple[Tensor, Tensor], project: Project | None = None) -> Answer:
+def close(
+    problem: Problem, walked: tuple[Tensor, Tensor], project: Project | None = None, exact: bool = True
+) -> Answer:
     """Correct what the walk ended with (a, Φ(a)) for the samples whose output is not yet what was asked for.
+
+    exact: every step of the walk was the nearest solution by formula, so that a walk that closed is left alone; after
+    iterative steps it is only one candidate.
 
     Two candidates: secant steps from the anchor, and from the end of the walk. Computation consistency decides first,
     minimum deviation between two that close. Many outputs may be as good as the target (any in which the label wins):
@@ -31,9 +36,10 @@ def close(problem: Problem, walked: tuple[Tensor, Tensor], project: Project | No
     before, after = row_norm(problem.target - problem.output), row_norm(problem.target - walked[1])
     none = torch.zeros_like(after, dtype=torch.long)
     best = _Best(walked[0].clone(), walked[1].clone(), none, none.bool())
-    todo = (after > problem.enough).nonzero().squeeze(1)
-    _try(problem, best, todo, (problem.anchor[todo], problem.output[todo]), first=True)
-    useful = todo[after[todo] < _ASTRAY * before[todo]]
+    todo = ((after > problem.enough) | torch.full_like(none, not exact, dtype=torch.bool)).nonzero().squeeze(1)
+    astray = after >= _ASTRAY * before
+    _try(problem, best, todo, (problem.anchor[todo], problem.output[todo]), instead=astray[todo])
+    useful = todo[(after > problem.enough)[todo] & ~astray[todo]]
     _try(problem, best, useful, (walked[0][useful], walked[1][useful]))
     for _ in range(_ROUNDS if project is not None and len(todo) else 0):
         assert project is not None
@@ -62,8 +68,13 @@ class _Best:
         self.fallback[rows[won]] = answer.fallback[won]
 
 
-def _try(problem: Problem, best: _Best, rows: Tensor, start: tuple[Tensor, Tensor], first: bool = False) -> None:
-    """A candidate for the samples ``rows``, kept where it closes more, or closes too and is nearer to the anchor."""
+def _try(
+    problem: Problem, best: _Best, rows: Tensor, start: tuple[Tensor, Tensor], instead: Tensor | None = None
+) -> None:
+    """A candidate for the samples ``rows``, kept where it closes more, or closes too and is nearer to the anchor.
+
+    instead: (k,) bool, samples whose best so far is not worth comparing with.
+    """
     if len(rows) == 0:
         return
     part = _part(problem, rows, start)
@@ -71,9 +82,9 @@ def _try(problem: Problem, best: _Best, rows: Tensor, start: tuple[Tensor, Tenso
     reached = _run(part, answer.value)
     new, old = row_norm(part.target - reached), row_norm(part.target - best.reached[rows])
     nearer = row_norm(answer.value - part.anchor) < row_norm(best.value[rows] - part.anchor)
-    enough = 1.001 * part.enough
+    enough = 2 * part.enough
     better = torch.where((new <= enough) & (old <= enough), nearer, new < old)
-    best.take(rows, better | first, answer, reached)
+    best.take(rows, better if instead is None else better | instead, answer, reached)
 
 
 def _go_on(aim: Problem, best: _Best, rows: Tensor, project: Project) -> None:
