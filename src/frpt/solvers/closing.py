@@ -13,7 +13,7 @@ from frpt.solvers.composite import Answer, Problem, row_norm
 
 _ASTRAY = 0.5
 """A walk that leaves more than this share of the residual is not continued."""
-_STALLED = 0.25
+_STALLED = 0.1
 """Samples left with more than this share aim, where several outputs will do, at the one nearest to what they reach."""
 _ROUNDS = 3
 
