@@ -83,7 +83,7 @@ class SolverOptions:
     linear_tolerance: float = 1e-7
     """Limits of conjugate gradients on a linear map."""
     range_iterations: int = 100
-    """Limit of the corrections that keep a target inside the range of the op before (see docs/ranges.md)."""
+    """Limit of the corrections that keep a target inside the range of the op before (see docs/method.md)."""
 
     def __post_init__(self) -> None:
         if self.dtype not in (torch.float32, torch.float64):
