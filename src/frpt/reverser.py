@@ -112,13 +112,12 @@ class Reverser:
         """The model's output if the layer ``at`` had produced ``value``, all else as the forward pass has it."""
         inputs = Inputs.of(x, kwargs)
         with eval_mode(self.model), torch.no_grad():
-            captured = self._capture(inputs).captured
-            node = self._capture(inputs).names[at]
+            found = self._capture(inputs)
+            captured, node = found.captured, found.names[at]
             given = captured.given(inputs)
-            if node not in given:
-                recorded = captured.run(captured.nodes, given, {node}, inputs.batch)[node]
-                if recorded.shape != value.shape:
-                    raise InputError(f"{at!r} has shape {tuple(recorded.shape)}, got a value of {tuple(value.shape)}")
+            recorded = captured.run(captured.nodes, given, {node}, inputs.batch)[node]
+            if recorded.shape != value.shape:
+                raise InputError(f"{at!r} has shape {tuple(recorded.shape)}, got a value of {tuple(value.shape)}")
             given[node] = value.to(recorded)
             out: Tensor = captured.run(captured.nodes, given, {captured.output}, inputs.batch)[captured.output]
         return out
@@ -175,14 +174,13 @@ class _Walk:
         self._check_finite({n for p in plans for n in (p.at, *(u.sink for u in p.units))})
         self.owner, self.y = owner, y.to(output.device)
         target = self._embed(output)
-        self.samples = self._samples(self.captured.output)
-        self.corrected = self.samples.rows(target != output).any(1)
+        samples = self._samples(self.captured.output)
+        self.corrected = samples.rows(target != output).any(1)
         self.index = self.corrected.nonzero().squeeze(1)
         self.dtype = self.preset.solver.dtype
-        start = self.samples.take(target, self.index).to(self.dtype)
-        self._start = start
+        self._start = samples.take(target, self.index).to(self.dtype)
         self._reports: dict[tuple[Node, ...], UnitReport] = {}
-        self._targets: dict[tuple[Node, ...], Tensor] = {(self.captured.output,): start}
+        self._targets: dict[tuple[Node, ...], Tensor] = {(self.captured.output,): self._start}
 
     def to(self, plan: Plan) -> Reconstruction:
         """Walk back along a plan; parts of the way another plan has gone are not walked again."""
