@@ -64,5 +64,9 @@ class OptionError(FrptError, ValueError):
     """An option, preset or solver name that does not exist, or a value out of its range."""
 
 
+class BudgetError(FrptError, MemoryError):
+    """A memory budget that not even one sample's solve fits into."""
+
+
 class EvalModeWarning(UserWarning):
     """The model is in train mode; reconstruction uses eval behaviour and restores the mode afterwards."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from frpt.errors import InputError, NonFiniteError, OptionError
 from frpt.presets import PRESETS, Gate, Preset
-from frpt.rules.registry import call_op, plain_site, rule_for
+from frpt.presets import preset as preset_of
+from frpt.rules.registry import Call, plain_site, rule_for
 from frpt.solvers.base import Measure, Solution
 from frpt.solvers.composite import Problem, solve
+from frpt.solvers.convolution import MODES
 
 aten = torch.ops.aten
 
 _CONV = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}
-_SOLVERS = {"auto": {}, "matrix": {"dense_entries": 10**18}, "cg": {"dense_entries": 1}}
+_TRANSPOSED = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
 
 
 def linear(anchor: Tensor, target: Tensor, weight: Tensor, bias: Tensor | None = None, gate: Gate = Gate()) -> Solution:
@@ -29,7 +29,8 @@ def linear(anchor: Tensor, target: Tensor, weight: Tensor, bias: Tensor | None =
     """
     if weight.dim() != 2 or anchor.shape[-1] != weight.shape[1]:
         raise InputError(f"linear: weight {_shape(weight)} must be (m, n) for an anchor {_shape(anchor)} of (..., n)")
-    return _reverse(aten.linear.default, {"input": anchor, "weight": weight, "bias": bias}, target, _preset(gate))
+    call = Call(aten.linear.default, {"input": anchor, "weight": weight, "bias": bias}, "input", where="ops.linear")
+    return _reverse(call, target, replace(PRESETS["default"], gate=gate))
 
 
 def conv(
@@ -38,38 +39,82 @@ def conv(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] = 0,
+    padding: int | str | tuple[int, ...] = 0,
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
-    solver: str = "auto",
-    gate: Gate = Gate(),
+    solver: str | None = None,
+    gate: Gate | None = None,
+    *,
+    padding_mode: str = "zeros",
+    transposed: bool = False,
+    output_padding: int | tuple[int, ...] = 0,
+    preset: str | Preset = "default",
+    budget: int | None = None,
 ) -> Solution:
     """The nearest a to the anchor with K * a + b = t, in 1, 2 or 3 dimensions (III-B).
 
-    anchor: (b, c, *space), weight: (c', c/groups, *kernel). solver: "matrix" (explicit, factorised), "cg"
-    (matrix-free), or "auto" by size.
+    anchor: (b, c, *space), weight: (c', c/groups, *kernel), or (c, c'/groups, *kernel) if transposed; the arguments are
+    those of ``nn.Conv2d`` and ``nn.ConvTranspose2d``. budget: bytes the solve may take; samples go through in parts.
+
+    solver: "auto" (default) and "exact", the anchored minimum-norm least-squares solution to 1e-6, by the cheapest way
+    for its size, budget and conditioning; "matrix", explicit, factorised; "cg", matrix-free; "fft_padded" and
+    "fft_boundary", one small system per frequency on the padded or the map's own grid: fast, and off near the boundary.
+    ``preset="paper"`` gives the FFT solvers the paper's form, whose target is zero outside the map.
     """
     rank = weight.dim() - 2
     if rank not in _CONV or anchor.dim() != weight.dim():
         raise InputError(
             f"conv: anchor {_shape(anchor)} and weight {_shape(weight)} must both be (b, c, *space), space 1 to 3 axes"
         )
-    if solver not in _SOLVERS:
-        raise OptionError(f"conv: unknown solver {solver!r}: there are {', '.join(_SOLVERS)}")
+    chosen = preset_of(preset)
+    options = chosen.solver
+    if solver is not None:
+        options = replace(options, conv=solver)  # type: ignore[arg-type]
+    if budget is not None:
+        options = replace(options, budget=budget)
+    chosen = replace(chosen, gate=chosen.gate if gate is None else gate, solver=options)
 
     def axes(v: int | tuple[int, ...]) -> list[int]:
         return [v] * rank if isinstance(v, int) else list(v)
 
+    pads, around = _paddings(padding, axes(dilation), weight, padding_mode, transposed)
     args = {
         "input": anchor,
         "weight": weight,
         "bias": bias,
         "stride": axes(stride),
-        "padding": axes(padding),
+        "padding": pads,
         "dilation": axes(dilation),
         "groups": groups,
     }
-    return _reverse(_CONV[rank], args, target, _preset(gate, **_SOLVERS[solver]))
+    if transposed:
+        args["output_padding"] = axes(output_padding)
+    op = (_TRANSPOSED if transposed else _CONV)[rank]
+    return _reverse(Call(op, args, "input", where="ops.conv", padded=around), target, chosen)
+
+
+def _paddings(
+    padding: int | str | tuple[int, ...], dilation: list[int], weight: Tensor, mode: str, transposed: bool
+) -> tuple[list[int], tuple[list[int], str] | None]:
+    """Zeros around both sides alike, which the op lays itself, and other padding, laid before it."""
+    kernel = weight.shape[2:]
+    if mode not in MODES:
+        raise OptionError(f"conv: unknown padding_mode {mode!r}: there are {', '.join(MODES)}")
+    if transposed and (mode != "zeros" or isinstance(padding, str)):
+        raise OptionError("conv: a transposed convolution takes padding as numbers, of zeros")
+    if padding == "same":
+        extents = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        pairs = [(e // 2, e - e // 2) for e in extents]
+    elif isinstance(padding, str):
+        if padding != "valid":
+            raise OptionError(f"conv: padding must be numbers, 'same' or 'valid', got {padding!r}")
+        pairs = [(0, 0)] * len(kernel)
+    else:
+        pairs = [(p, p) for p in ([padding] * len(kernel) if isinstance(padding, int) else padding)]
+    if mode == "zeros" and all(p == q for p, q in pairs):
+        return [p for p, _ in pairs], None
+    widths = [w for pair in reversed(pairs) for w in pair]
+    return [0] * len(kernel), (widths, "constant" if mode == "zeros" else mode) if any(widths) else None
 
 
 def composite(
@@ -83,7 +128,7 @@ def composite(
         raise OptionError(f"composite: unknown solver {solver!r}: there are auto, gauss_newton, secant, adam")
     with torch.no_grad():
         output = fn(anchor)
-    _check(output, target)
+    _check(anchor, output, target, "ops.composite")
     options = PRESETS["default"].solver
     problem = Problem(lambda a, _: fn(a), anchor.detach(), target.to(output), output, gate, options)
     answer = solve(problem, solver)
@@ -93,34 +138,31 @@ def composite(
     return solution.measured(anchor, output, after, target, Measure())
 
 
-def _preset(gate: Gate, **solver: Any) -> Preset:
-    base = PRESETS["default"]
-    return replace(base, gate=gate, solver=replace(base.solver, **solver))
-
-
-def _reverse(op: OpOverload, args: dict[str, Any], target: Tensor, preset: Preset) -> Solution:
+def _reverse(call: Call, target: Tensor, preset: Preset) -> Solution:
     with torch.no_grad():
         try:
-            output = call_op(op, args)
+            output = call.forward(call.active)
         except RuntimeError as error:
-            raise InputError(f"{op._schema.name.split('::')[-1]}: {error}") from error
-        _check(output, target)
-        site = plain_site(op, args, "input", preset)
-        rule = rule_for(site)
+            raise InputError(f"{call.where}: {error}") from error
+        _check(call.active, output, target, call.where)
+        site = plain_site(call, preset)
+        rule = rule_for(site, preset.rules)
         assert rule is not None
         solution = rule.solve(site, target.to(site.anchor.dtype))
-        value = solution.value.to(args["input"].dtype)
+        value = solution.value.to(call.active.dtype)
         solution = replace(solution, value=value)
-        return solution.measured(args["input"], output, call_op(op, {**args, "input": value}), target, Measure())
+        return solution.measured(call.active, output, call.forward(value), target, Measure())
 
 
-def _check(output: Tensor, target: Tensor) -> None:
+def _check(anchor: Tensor, output: Tensor, target: Tensor, where: str) -> None:
+    if len(anchor) == 0:
+        raise InputError(f"{where}: the batch is empty; there is nothing to reconstruct")
     if output.shape != target.shape:
-        raise InputError(f"the target is {_shape(target)}, but the map's output is {_shape(output)}")
+        raise InputError(f"{where}: the target is {_shape(target)}, but the map's output is {_shape(output)}")
     if not bool(torch.isfinite(target).all()):
-        raise NonFiniteError("the target holds NaN or infinity")
+        raise NonFiniteError(f"{where}: the target holds NaN or infinity")
     if not bool(torch.isfinite(output).all()):
-        raise NonFiniteError("the map produces NaN or infinity at the anchor; check the anchor and the weights")
+        raise NonFiniteError(f"{where}: NaN or infinity at the anchor; check the anchor and the weights")
 
 
 def _shape(t: Tensor) -> str:

@@ -10,6 +10,8 @@ import torch
 
 from frpt.errors import OptionError
 
+ConvSolver = Literal["auto", "exact", "matrix", "cg", "fft_padded", "fft_boundary"]
+CONV_SOLVERS: tuple[ConvSolver, ...] = ("auto", "exact", "matrix", "cg", "fft_padded", "fft_boundary")
 Embedding = Literal["nearest", "max_assign", "one_hot", "regression"]
 
 
@@ -77,11 +79,22 @@ class SolverOptions:
     """Pairs the secant solver keeps per sample."""
     jacobian_entries: int = 90_000
     """Largest per-sample Jacobian that ``auto`` materialises for Gauss–Newton."""
+    conv: ConvSolver = "auto"
+    """How convolutions are solved: see ``frpt.ops.conv``."""
+    fill: Literal["residual", "zeros"] = "residual"
+    """What the FFT solvers put where a map has no output: no change, or (the paper) a target of zero."""
     dense_entries: int = 4_000_000
-    """Largest explicit matrix of a convolution; larger ones are solved by conjugate gradients."""
+    """Largest explicit matrix of a convolution that ``auto`` takes."""
+    seam_entries: int = 70_000_000
+    """Largest boundary system (its entries) that ``auto`` factorises for a convolution on a large map."""
+    budget: int = 4 * 2**30
+    """Bytes that solving one convolution may take beside its inputs and its result; samples go through in parts."""
+    exact_tolerance: float = 1e-6
+    exact_iterations: int = 1000
+    """Relative error of the exact convolution solver's answer, and its limit of preconditioned steps."""
     linear_iterations: int = 100
-    linear_tolerance: float = 1e-7
-    """Limits of conjugate gradients on a linear map."""
+    linear_tolerance: float = 1e-9
+    """Limits of plain conjugate gradients on a linear map; the paper's (B.1.2)."""
     range_iterations: int = 100
     """Limit of the corrections that keep a target inside the range of the op before (see docs/method.md)."""
 
@@ -92,7 +105,11 @@ class SolverOptions:
             raise OptionError(f"SolverOptions.large must be secant or adam, got {self.large!r}")
         if self.composite not in ("auto", "gauss_newton", "adam", "secant"):
             raise OptionError(f"unknown composite solver {self.composite!r}: auto, gauss_newton, adam or secant")
-        numbers = [f.name for f in fields(self) if f.name not in ("dtype", "composite", "large")]
+        if self.conv not in CONV_SOLVERS:
+            raise OptionError(f"unknown convolution solver {self.conv!r}: there are {', '.join(CONV_SOLVERS)}")
+        if self.fill not in ("residual", "zeros"):
+            raise OptionError(f"SolverOptions.fill must be residual or zeros, got {self.fill!r}")
+        numbers = [f.name for f in fields(self) if f.name not in ("dtype", "composite", "large", "conv", "fill")]
         _require_positive(self, *numbers)
 
 
@@ -119,7 +136,15 @@ PRESETS = {
     "default": Preset("default"),
     "paper": Preset(
         "paper",
-        solver=SolverOptions(large="adam", damping=0.8, longest_step=10.0, iterations=20, jacobian_entries=50_000_000),
+        solver=SolverOptions(
+            large="adam",
+            damping=0.8,
+            longest_step=10.0,
+            iterations=20,
+            jacobian_entries=50_000_000,
+            conv="fft_padded",
+            fill="zeros",
+        ),
         rules="paper",
         blocks="stages",
         ranges=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, overload
 
 import torch
@@ -23,6 +24,7 @@ from frpt.presets import Preset
 from frpt.presets import preset as preset_of
 from frpt.reconstruction import Reconstruction, UnitReport
 from frpt.rules import rule_for
+from frpt.rules.conv import absorbs
 from frpt.rules.registry import Call, Site, bind
 from frpt.samples import Samples, relative
 from frpt.solvers.base import UNBOUNDED, Measure, Range, Solution
@@ -134,14 +136,17 @@ class Reverser:
 
     def _plan(self, found: _Capture, at: str) -> Plan:
         if at not in found.plans:
-            found.plans[at] = make_plan(found.captured, found.names, at, self.blocks, self._choose)
+            choose = partial(self._choose, found.captured)
+            found.plans[at] = make_plan(found.captured, found.names, at, self.blocks, choose, pads_next)
         return found.plans[at]
 
-    def _choose(self, unit: Unit) -> Choice:
-        call = planned_call(unit, lambda node: node.meta.get("val"))
+    def _choose(self, captured: Captured, unit: Unit) -> Choice:
+        """The rule of a unit, from shapes and from the weights as they are now."""
+        call = planned_call(unit, lambda n: captured.weight(n) if n in captured.weights else n.meta.get("val"))
         rule = None if call is None else rule_for(call, self.preset.rules)
         if call is not None and rule is not None:
-            return Choice(rule.name, rule.case(call) if rule.case else "")
+            case, note = (rule.case, rule.note)
+            return Choice(rule.name, case(call) if case else "", note(call, self.preset) if note else "")
         return Choice("composite", note=self.preset.solver.composite)
 
 
@@ -258,10 +263,9 @@ class _Walk:
         call = planned_call(unit, self._value) if not unit.composite else None
         if call is not None and (rule := rule_for(call, self.preset.rules)) is not None:
             cache = self.found.prepared.setdefault((unit.source, unit.sink), {})
-            site = Site(
-                call.op, call.args, call.slot, call.item, call.pick, unit.where,
-                anchor.to(self.dtype), output.to(self.dtype), self.preset, at, self._range(unit.source), cache,
-            )  # fmt: skip
+            site = Site.of(
+                call, anchor.to(self.dtype), output.to(self.dtype), self.preset, at, self._range(unit.source), cache
+            )
             solution = rule.solve(site, target)
             after = call.forward(solution.value.to(anchor.dtype))
         else:
@@ -352,7 +356,12 @@ class _Walk:
 
 def planned_call(unit: Unit, value_of: Any) -> Call | None:
     """The unit as one call of an op with one active argument; None if it is anything else."""
-    ops = [n for n in unit.nodes if n.target is not operator.getitem]
+    first = unit.nodes[0]
+    source, padded = unit.source, None
+    if len(unit.nodes) > 1 and pads_next(first) and first.args[0] is unit.source:
+        pad = bind(first.target, first.args, dict(first.kwargs))  # type: ignore[arg-type]
+        source, padded = first, (pad["pad"], pad["mode"])
+    ops = [n for n in unit.nodes if n.target is not operator.getitem and n is not source]
     if len(ops) != 1 or not isinstance(op := ops[0].target, OpOverload):
         return None
     node = ops[0]
@@ -360,13 +369,28 @@ def planned_call(unit: Unit, value_of: Any) -> Call | None:
     if len(picks) > 1 or (picks and picks[0].args[0] is not node):
         return None
     bound = bind(op, node.args, dict(node.kwargs))
-    places = [(name, i) for name, v in bound.items() for i, item in enumerate(_items(v)) if item is unit.source]
+    places = [(name, i) for name, v in bound.items() for i, item in enumerate(_items(v)) if item is source]
     if len(places) != 1:
         return None
     name, i = places[0]
-    args = {k: torch.fx.node.map_arg(v, value_of) for k, v in bound.items()}
+    args = {
+        k: torch.fx.node.map_arg(v, lambda n: value_of(unit.source if n is source else n)) for k, v in bound.items()
+    }
     pick = int(picks[0].args[1]) if picks else None  # type: ignore[arg-type]
-    return Call(op, args, name, i if isinstance(bound[name], list | tuple) else None, pick, unit.where)
+    return Call(op, args, name, i if isinstance(bound[name], list | tuple) else None, pick, unit.where, padded)
+
+
+def pads_next(node: Node) -> bool:
+    """Whether a node is just the padding of the convolution after it, written as an op of its own."""
+    if node.target is not torch.ops.aten.pad.default or len(node.users) != 1:
+        return False
+    user = next(iter(node.users))
+    if not isinstance(user.target, OpOverload):
+        return False
+    args = bind(user.target, user.args, dict(user.kwargs))
+    return args.get("input") is node and absorbs(
+        user.target, args, bind(node.target, node.args, dict(node.kwargs))
+    )  # fmt: skip
 
 
 def _items(value: Any) -> Sequence[Any]:

@@ -99,10 +99,8 @@ def site_of(
     anchor = call.active.to(solver)
     recorded = call.forward(call.active).to(solver)
     at = Measure(Samples(), output or Samples())
-    where = call.where or str(call.op)
-    return Site(
-        call.op, call.args, call.slot, call.item, call.pick, where, anchor, recorded, preset, at, within
-    )  # fmt: skip
+    call = replace(call, where=call.where or str(call.op))
+    return Site.of(call, anchor, recorded, preset, at, within)
 
 
 def site(

@@ -17,7 +17,8 @@ from tests.rules.reference import asked, assert_least_change, least_change
 from tests.tolerance import assert_close
 
 aten = torch.ops.aten
-MATRIX_FREE = {"dense_entries": 1, "linear_iterations": 500, "linear_tolerance": 1e-13}
+MATRIX_FREE = {"conv": "cg", "linear_iterations": 500, "linear_tolerance": 1e-13}
+ON_THE_TORUS = {"dense_entries": 1, "exact_tolerance": 1e-12}
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
@@ -30,6 +31,13 @@ def test_matrix_free(case: Case) -> None:
     assert_least_change(case, **MATRIX_FREE)
 
 
+@pytest.mark.parametrize("seam", [70_000_000, 1], ids=["seam", "circulant"])
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+def test_on_the_torus(case: Case, seam: int) -> None:
+    assert_least_change(case, **ON_THE_TORUS, seam_entries=seam)
+
+
+WAYS: dict[str, dict[str, Any]] = {"auto": {}, "cg": MATRIX_FREE, "torus": ON_THE_TORUS}
 CONVS = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}
 TRANSPOSED = {
     1: aten.conv_transpose1d.default,
@@ -49,8 +57,8 @@ def _check(op: OpOverload, args: tuple[Any, ...], options: SolverOptions | None)
     assert_close(solution.value, expected, slack=1e3)
 
 
-@given(data=st.data(), rank=st.integers(1, 3), free=st.booleans(), seed=st.integers(0, 10_000))
-def test_drawn_convolutions(data: st.DataObject, rank: int, free: bool, seed: int) -> None:
+@given(data=st.data(), rank=st.integers(1, 3), way=st.sampled_from(sorted(WAYS)), seed=st.integers(0, 10_000))
+def test_drawn_convolutions(data: st.DataObject, rank: int, way: str, seed: int) -> None:
     """Any stride, padding, dilation and grouping, in one to three dimensions."""
 
     def axes(low: int, high: int) -> list[int]:
@@ -61,12 +69,12 @@ def test_drawn_convolutions(data: st.DataObject, rank: int, free: bool, seed: in
     space = [max(k * d, 3) for k, d in zip(kernel, dilation, strict=True)]
     d = Draw(torch.float64, torch.Generator().manual_seed(seed))
     x, weight = d.normal(2, groups * mine, *space), d.normal(groups * out, mine, *kernel)
-    options = SolverOptions(**MATRIX_FREE) if free else None
+    options = SolverOptions(**WAYS[way])
     _check(CONVS[rank], (x, weight, d.normal(groups * out), stride, padding, dilation, groups), options)
 
 
-@given(data=st.data(), rank=st.integers(1, 3), free=st.booleans(), seed=st.integers(0, 10_000))
-def test_drawn_transposed_convolutions(data: st.DataObject, rank: int, free: bool, seed: int) -> None:
+@given(data=st.data(), rank=st.integers(1, 3), way=st.sampled_from(sorted(WAYS)), seed=st.integers(0, 10_000))
+def test_drawn_transposed_convolutions(data: st.DataObject, rank: int, way: str, seed: int) -> None:
     def axes(low: int, high: int) -> list[int]:
         return data.draw(st.lists(st.integers(low, high), min_size=rank, max_size=rank))
 
@@ -75,14 +83,17 @@ def test_drawn_transposed_convolutions(data: st.DataObject, rank: int, free: boo
     extra = [data.draw(st.integers(0, s - 1)) for s in stride]
     d = Draw(torch.float64, torch.Generator().manual_seed(seed))
     x, weight = d.normal(2, 2 * groups, *[2] * rank), d.normal(2 * groups, 2, *kernel)
-    options = SolverOptions(**MATRIX_FREE) if free else None
+    options = SolverOptions(**WAYS[way])
     _check(TRANSPOSED[rank], (x, weight, d.normal(2 * groups), stride, padding, extra, groups), options)
 
 
-def test_uneven_same_padding_has_no_rule() -> None:
-    rule = RULES["default"][aten.conv1d.padding]
-    even = site(aten.conv1d.padding, torch.ones(1, 1, 6), torch.ones(1, 1, 4), None, [1], "same", slot="input")
-    assert not rule.applies(even)
+@pytest.mark.parametrize("way", WAYS)
+def test_uneven_same_padding(way: str) -> None:
+    d = Draw(torch.float64, torch.Generator().manual_seed(0))
+    args = (d.normal(2, 3, 6), d.normal(2, 3, 4), None, [1], "same")
+    at = site(aten.conv1d.padding, *args, slot="input", options=SolverOptions(**WAYS[way]))
+    target = asked(at)
+    assert_close(RULES["default"][aten.conv1d.padding].solve(at, target).value, least_change(at, target), slack=1e3)
 
 
 def test_an_input_without_batch_has_no_rule() -> None:

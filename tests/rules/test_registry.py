@@ -63,7 +63,7 @@ def test_bind_and_call_op_are_inverse() -> None:
 
 def test_plain_site_records_the_output_in_solver_precision() -> None:
     x = torch.randn(2, 3)
-    at = plain_site(aten.relu.default, {"self": x}, "self", PRESETS["default"])
+    at = plain_site(Call(aten.relu.default, {"self": x}, "self"), PRESETS["default"])
     assert at.output.dtype == at.anchor.dtype == torch.float64
     assert torch.equal(at.output.float(), x.relu())
 
@@ -73,7 +73,7 @@ def test_samples_on_another_axis() -> None:
     x = torch.randn(5, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     weight = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     args = bind(aten.linear.default, (x, weight), {})
-    at = plain_site(aten.linear.default, args, "input", PRESETS["default"], Samples(1))
+    at = plain_site(Call(aten.linear.default, args, "input"), PRESETS["default"], Samples(1))
     target = at.output.clone()
     target[:, 1] += 0.1
     solution = RULES["default"][aten.linear.default].solve(at, target)

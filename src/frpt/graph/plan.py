@@ -43,7 +43,7 @@ class Unit:
     def op(self) -> str:
         """The op, or the ops of a block with their number."""
         names = [op_name(n) for n in self.nodes if op_name(n) != "getitem" and not is_shape(n)]
-        return names[0] if len(names) == 1 else f"block of {len(names)}"
+        return " + ".join(names) if len(names) == 1 or not self.composite else f"block of {len(names)}"
 
     @property
     def composite(self) -> bool:
@@ -92,15 +92,27 @@ class Plan:
 Chooser = Callable[[Unit], Choice]
 
 
-def make_plan(captured: Captured, names: Names, layer: str, blocks: str | Sequence[str], choose: Chooser) -> Plan:
-    """Plan the way back from the output to ``layer``, and check it whole before any work."""
+def make_plan(
+    captured: Captured,
+    names: Names,
+    layer: str,
+    blocks: str | Sequence[str],
+    choose: Chooser,
+    joined: Callable[[Node], bool] = lambda node: False,
+) -> Plan:
+    """Plan the way back from the output to ``layer``, and check it whole before any work.
+
+    joined: whether a value belongs to the op after it, so that there is no cut point between the two.
+    """
     at = names[layer]
     cuts = cut_points(captured, {at})
     if at not in cuts:  # l_R always starts the path, whatever else is alive (it cannot be: it is the only source)
         raise UnreachableLayerError(f"the output does not depend on {layer!r}; choose a layer from Reverser.layers")
     patterns = _patterns(captured, cuts, blocks)
     cuts = [
-        c for i, c in enumerate(cuts) if c in (at, captured.output) or not inside_blocks(c, cuts[i + 1 :], patterns)
+        c
+        for i, c in enumerate(cuts)
+        if c in (at, captured.output) or not (joined(c) or inside_blocks(c, cuts[i + 1 :], patterns))
     ]
     active = captured.downstream({at})
     units = [_unit(captured, names, active, a, b) for a, b in pairwise(cuts)]

@@ -1,61 +1,44 @@
-"""Convolutions of any rank, stride, dilation, grouping, and transposed ones, as linear maps (III-B)."""
+"""Convolutions of any rank, stride, dilation, grouping and padding, and transposed ones: linear maps (III-B)."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import is_fake
 
+from frpt.errors import BudgetError, OptionError
+from frpt.presets import Preset, SolverOptions
 from frpt.rules.linear import case_of
 from frpt.rules.registry import Call, Site, reverses
-from frpt.solvers.base import Prepared, Solution
+from frpt.solvers.base import Solution
+from frpt.solvers.choice import Choice, choose
+from frpt.solvers.convolution import MODES, Convolution, Geometry, Padding
 from frpt.solvers.dense import Dense
-from frpt.solvers.krylov import CGLS
+from frpt.solvers.exact import Exact, conjugate_gradients
+from frpt.solvers.fft import Spectral
+from frpt.solvers.gate import Systems
+from frpt.solvers.structured import Blocks
+from frpt.solvers.torus import Torus
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """Everything of a convolution but its weight. One entry per spatial axis."""
+_RANK = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
 
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    transposed: bool
-    output_padding: tuple[int, ...]
-    groups: int
 
-    def apply(self, weight: Tensor, x: Tensor) -> Tensor:
-        """The convolution without bias. x: (s, c, *space)."""
-        out: Tensor = aten.convolution.default(
-            x, weight, None, self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups
-        )
-        return out
-
-    def adjoint(self, weight: Tensor, space: tuple[int, ...], y: Tensor) -> Tensor:
-        """Its transpose, to inputs of size ``space``: (c, h, w)."""
-        x = y.new_empty(len(y), *space)
-        back: Tensor = aten.convolution_backward.default(
-            y, x, weight, None, self.stride, self.padding, self.dilation, self.transposed, self.output_padding,
-            self.groups, [True, False, False],
-        )[0]  # fmt: skip
-        return back
-
-    def pointwise(self, weight: Tensor) -> bool:
-        """A 1×1 convolution is a linear layer at every position."""
-        return (
-            all(k == 1 for k in weight.shape[2:])
-            and set(self.stride) == {1}
-            and set(self.padding) == {0}
-            and not self.transposed
-            and self.groups == 1
-        )
+def absorbs(op: OpOverload, args: dict[str, Any], pad: dict[str, Any]) -> bool:
+    """Whether a convolution can take the ``aten.pad`` before it into its own padding: the two are one linear map."""
+    rank, widths = _RANK.get(op), pad["pad"]
+    if rank is None or len(widths) > 2 * rank or not all(isinstance(w, int) and w >= 0 for w in widths):
+        return False
+    if pad["mode"] == "constant":
+        return not pad["value"]
+    return pad["mode"] in MODES and not any(args["padding"] if isinstance(args["padding"], list) else [args["padding"]])
 
 
 def geometry(call: Call) -> Geometry:
@@ -71,33 +54,63 @@ def geometry(call: Call) -> Geometry:
 
     dilation = axes(args.get("dilation"), 1)
     padding = args.get("padding")
-    if isinstance(padding, str):
+    if padding == "same":
         extents = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        padding = [e // 2 for e in extents] if padding == "same" else [0] * rank
+        pads = tuple((e // 2, e - e // 2) for e in extents)
+    else:
+        pads = tuple((p, p) for p in axes(None if padding == "valid" else padding, 0))
+    mode: Padding = "zeros"
+    if call.padded is not None:
+        widths, name = call.padded  # last axis first
+        mode = next((m for m in MODES if m == name), "zeros")
+        around = list(zip(widths[-2::-2], widths[::-2], strict=True))
+        around = [(0, 0)] * (rank - len(around)) + around
+        pads = tuple((p + a, q + b) for (p, q), (a, b) in zip(pads, around, strict=True))
     transposed = bool(args.get("transposed", "conv_transpose" in call.op._schema.name))
-    return Geometry(
-        axes(args.get("stride"), 1),
-        axes(padding, 0),
-        dilation,
-        transposed,
-        axes(args.get("output_padding"), 0),
-        int(args.get("groups", 1)),
-    )
+    return Geometry(axes(args.get("stride"), 1), pads, dilation, int(args.get("groups", 1)), mode, transposed)
 
 
-def _regular(call: Call) -> bool:
-    """A batched input, and padding that is the same on both sides."""
-    if call.active.dim() != call.args["weight"].dim():
-        return False
-    if call.args.get("padding") != "same":
-        return True
-    dilation = geometry(call).dilation
-    return all(d * (k - 1) % 2 == 0 for d, k in zip(dilation, call.args["weight"].shape[2:], strict=True))
+def convolution(call: Call, weight: Tensor) -> Convolution:
+    """The call as a linear map of one sample."""
+    shape, space = geometry(call), [int(n) for n in call.active.shape[1:]]
+    kernel = [int(k) for k in weight.shape[2:]]
+    extents = shape.extent(kernel)
+    if shape.transposed:
+        extra = call.args.get("output_padding") or [0]
+        extra = list(extra) * len(kernel) if len(extra) == 1 else list(extra)
+        fine = [
+            (m - 1) * s - sum(p) + e + int(o)
+            for m, s, p, e, o in zip(space[1:], shape.stride, shape.padding, extents, extra, strict=True)
+        ]
+        return Convolution(weight, shape, (int(weight.shape[1]) * shape.groups, *fine), space)
+    coarse = [
+        (h + sum(p) - e) // s + 1
+        for h, s, p, e in zip(space[1:], shape.stride, shape.padding, extents, strict=True)
+    ]  # fmt: skip
+    return Convolution(weight, shape, space, (int(weight.shape[0]), *coarse))
+
+
+def _batched(call: Call) -> bool:
+    return bool(call.active.dim() == call.args["weight"].dim())
 
 
 def _case(call: Call) -> str:
-    outputs = call.forward(call.active)
-    return case_of(math.prod(map(int, outputs.shape[1:])), math.prod(map(int, call.active.shape[1:])))
+    conv = convolution(call, call.args["weight"])
+    if not is_fake(conv.weight):
+        return "I" if conv.reduces else "II"
+    return case_of(torch.Size(conv.outputs).numel(), torch.Size(conv.inputs).numel())
+
+
+def _note(call: Call, preset: Preset) -> str:
+    choice = _choose(call.where, convolution(call, call.args["weight"]), preset.solver)
+    return f"{choice.way}: {choice.why}"
+
+
+def _choose(where: str, conv: Convolution, options: SolverOptions) -> Choice:
+    try:
+        return choose(conv, options)
+    except (BudgetError, OptionError) as error:
+        raise type(error)(f"{where}: {error}") from None
 
 
 @reverses(
@@ -112,53 +125,109 @@ def _case(call: Call) -> str:
     aten.conv_transpose2d.input,
     aten.conv_transpose3d.input,
     slots=("input",),
-    when=_regular,
+    when=_batched,
     case=_case,
+    note=_note,
+    fixed_point=False,  # the paper's zero-filled form has none; residual forms keep it by themselves
 )
 def conv(site: Site, target: Tensor) -> Solution:
-    """y = K * a + b, linear in a:  a = â + A⁺(t − Φ(â)).
+    """y = K * a + b, linear in a:  a = â + A⁺(t − Φ(â)). a: (b, c, *space)."""
+    prepared = site.prepared(f"conv{tuple(site.anchor.shape[1:])}", site.args["weight"], partial(_prepare, site))
+    solution: Solution = prepared.solve(site, target - site.output)
+    return solution
 
-    1×1 kernels solve a channel system per position; small maps by an explicit matrix, factorised once; large ones
-    matrix-free. a: (b, c, *space).
-    """
-    weight, shape = site.args["weight"], geometry(site)
-    residual = target - site.output
-    if shape.pointwise(weight):
-        matrix = weight.flatten(1)
-        prepared = site.prepared("dense", matrix, Dense)
-        return site.linear(prepared, _pixels(residual), _pixels, partial(_from_pixels, site.anchor))
-    space = tuple(site.anchor.shape[1:])
-    outputs = math.prod(residual.shape[1:])
-    if outputs * math.prod(space) <= site.preset.solver.dense_entries:
-        prepared = site.prepared(f"dense{space}", weight, partial(_matrix, shape, space))
+
+def _prepare(site: Site, weight: Tensor) -> _Whole | _Windows | _Frequencies:
+    conv, options = convolution(site, weight), site.preset.solver
+    choice = _choose(site.where, conv, options)
+    if choice.way == "blocks":
+        return _Windows(conv, choice)
+    if choice.way in ("fft_padded", "fft_boundary"):
+        return _Frequencies(conv, choice, options)
+    return _Whole(conv, choice, options)
+
+
+class _Whole:
+    """The whole map is one system per sample."""
+
+    def __init__(self, conv: Convolution, choice: Choice, options: SolverOptions) -> None:
+        self.conv, self.choice = conv, choice
+        self.flat = choice.way == "matrix"
+        self.prepared: Dense | Exact | Any
+        if self.flat:
+            self.prepared = Dense(conv.matrix())
+        elif choice.way == "cg":
+            self.prepared = conjugate_gradients(conv, options.linear_iterations, options.linear_tolerance)
+        else:
+            torus, seam = Torus(conv, choice.size), choice.way == "seam"
+            self.prepared = Exact(conv, torus, seam, options.exact_tolerance, options.exact_iterations)
+
+    def solve(self, site: Site, residual: Tensor) -> Solution:
+        at_once = self.choice.at_once
+        if not self.flat:
+            return site.linear(self.prepared, residual, _same, _same, at_once)
         return site.linear(
-            prepared, residual.flatten(1), lambda a: a.flatten(1), lambda rows: rows.reshape(site.anchor.shape)
+            self.prepared, residual.flatten(1), lambda a: a.flatten(1), lambda x: x.reshape(site.anchor.shape), at_once
         )
-    krylov = site.prepared(f"cgls{space}", weight, partial(_matrix_free, shape, space, site.preset.solver))
-    return site.linear(krylov, residual, _same, _same)
 
 
-def _matrix(shape: Geometry, space: tuple[int, ...], weight: Tensor) -> Prepared:
-    """A: (outputs, inputs), from the responses to unit inputs."""
-    units = torch.eye(math.prod(space), dtype=weight.dtype, device=weight.device)
-    return Dense(shape.apply(weight, units.reshape(-1, *space)).flatten(1).mT.contiguous())
+class _Windows:
+    """Windows that do not overlap are systems of their own, all with the same matrix (one per group)."""
+
+    def __init__(self, conv: Convolution, choice: Choice) -> None:
+        self.conv, self.choice = conv, choice
+        groups = conv.geometry.groups
+        matrices = conv.weight.reshape(groups, conv.coarse[0] // groups, -1)  # (g, coarse, fine)
+        matrices = matrices.mT if conv.geometry.transposed else matrices
+        self.prepared: Blocks | Dense = Blocks(matrices) if groups > 1 else Dense(matrices[0].contiguous())
+
+    def solve(self, site: Site, residual: Tensor) -> Solution:
+        transposed = self.conv.geometry.transposed
+        split, cut = (self._coarse, self._fine) if transposed else (self._fine, self._coarse)
+        join = self._from_coarse if transposed else self._from_fine
+        at_once = self.choice.at_once * int(torch.Size(self.conv.coarse[1:]).numel())
+        solution = site.linear(self.prepared, cut(residual), split, join, at_once)
+        if transposed:
+            return solution
+        reached = join(torch.ones_like(split(site.anchor[:1]))) > 0  # inputs between windows keep their anchor
+        return replace(solution, value=torch.where(reached, solution.value, site.anchor))
+
+    def _systems(self, rows: Tensor) -> Tensor:
+        """(s, *m, c, ...) -> (s·m, g, c/g·...), one group as (s·m, c·...)."""
+        groups = self.conv.geometry.groups
+        rows = rows.flatten(0, self.conv.rank).flatten(1)
+        return rows if groups == 1 else rows.unflatten(1, (groups, -1))
+
+    def _fine(self, x: Tensor) -> Tensor:
+        return self._systems(self.conv.windows(x).movedim(1, 1 + self.conv.rank))
+
+    def _coarse(self, y: Tensor) -> Tensor:
+        return self._systems(y.movedim(1, -1))
+
+    def _from_coarse(self, rows: Tensor) -> Tensor:
+        channels, *space = self.conv.coarse
+        return rows.reshape(-1, *space, channels).movedim(-1, 1)
+
+    def _from_fine(self, rows: Tensor) -> Tensor:
+        rows = rows.reshape(-1, *self.conv.coarse[1:], self.conv.fine[0], *self.conv.kernel)
+        x = rows.new_zeros(len(rows), *self.conv.fine)
+        self.conv.windows(x).copy_(rows.movedim(1 + self.conv.rank, 1))
+        return x
 
 
-def _matrix_free(shape: Geometry, space: tuple[int, ...], options: Any, weight: Tensor) -> Prepared:
-    apply: Callable[[Tensor], Tensor] = partial(shape.apply, weight)
-    adjoint: Callable[[Tensor], Tensor] = partial(shape.adjoint, weight, space)
-    example = weight.new_zeros(1, *space)
-    return CGLS(apply, adjoint, example, options.linear_iterations, options.linear_tolerance)
+class _Frequencies:
+    """One system per frequency, on a torus that is not quite the map."""
+
+    def __init__(self, conv: Convolution, choice: Choice, options: SolverOptions) -> None:
+        self.choice = choice
+        self.spectral = Spectral(Torus(conv, choice.size), int(options.budget), options.fill == "zeros")
+
+    def solve(self, site: Site, residual: Tensor) -> Solution:
+        parts = zip(site.anchor.split(self.choice.at_once), residual.split(self.choice.at_once), strict=True)
+        solved = [self.spectral.solve(a, r, site.gate) for a, r in parts]
+        joined = Systems.joined(solved)
+        return site.reported(replace(joined, value=site.within.clamp(joined.value, site.anchor)), _same)
 
 
 def _same(a: Tensor) -> Tensor:
     return a
-
-
-def _pixels(a: Tensor) -> Tensor:
-    """(b, c, *space) -> (b·space, c)."""
-    return a.movedim(1, -1).reshape(-1, a.shape[1])
-
-
-def _from_pixels(like: Tensor, rows: Tensor) -> Tensor:
-    return rows.reshape(like.shape[0], *like.shape[2:], like.shape[1]).movedim(-1, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from frpt.errors import OptionError
 from frpt.presets import Gate, Preset
 from frpt.samples import Samples
 from frpt.solvers.base import UNBOUNDED, Measure, Prepared, Range, Solution
-from frpt.solvers.gate import admissible, admitted, anchored
+from frpt.solvers.gate import Systems, admissible, admitted, anchored
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Call:
     pick: int | None = None
     """Which output of an op with several is the unit's output."""
     where: str = ""
+    padded: tuple[list[int], str] | None = None
+    """Padding that a convolution's input gets first, where the model does that by an op of its own: (widths, mode)."""
 
     @property
     def active(self) -> Tensor:
@@ -42,6 +44,8 @@ class Call:
 
     def forward(self, a: Tensor) -> Tensor:
         """Φ(a): the op itself, its active argument replaced."""
+        if self.padded is not None:
+            a = torch.ops.aten.pad.default(a, *self.padded)
         value = a if self.item is None else [*self.args[self.slot]]
         if self.item is not None:
             value[self.item] = a
@@ -63,6 +67,20 @@ class Site(Call):
     at: Measure = Measure()
     within: Range = UNBOUNDED
     cache: dict[str, tuple[Any, Any]] | None = None
+
+    @staticmethod
+    def of(
+        call: Call,
+        anchor: Tensor,
+        output: Tensor,
+        preset: Preset,
+        at: Measure = Measure(),
+        within: Range = UNBOUNDED,
+        cache: dict[str, tuple[Any, Any]] | None = None,
+    ) -> Site:
+        """The call with its recorded values."""
+        own = {f.name: getattr(call, f.name) for f in fields(Call)}
+        return Site(**own, anchor=anchor, output=output, preset=preset, at=at, within=within, cache=cache)
 
     @property
     def gate(self) -> Gate:
@@ -106,10 +124,20 @@ class Site(Call):
         residual: Tensor,
         split: Callable[[Tensor], Tensor],
         join: Callable[[Tensor], Tensor],
+        at_once: int | None = None,
     ) -> Solution:
-        """The anchored solve of a linear map. split: input -> (s, *in) systems, join: back. residual: (s, *out)."""
-        limit = self.preset.solver.range_iterations
-        solved = anchored(prepared, split(self.anchor), residual, self.gate, self.within, limit)
+        """The anchored solve of a linear map. split: input -> (s, *in) systems, join: back. residual: (s, *out).
+
+        at_once: systems that memory holds at a time.
+        """
+        limit, anchor = self.preset.solver.range_iterations, split(self.anchor)
+        count = max(1, len(anchor) if at_once is None else at_once)
+        parts = zip(anchor.split(count), residual.split(count), strict=True)
+        solved = [anchored(prepared, a, r, self.gate, self.within, limit) for a, r in parts]
+        return self.reported(Systems.joined(solved), join)
+
+    def reported(self, solved: Systems, join: Callable[[Tensor], Tensor]) -> Solution:
+        """Solved systems as the solution of the samples they belong to."""
         value = join(solved.value)
 
         def per_sample(v: Tensor) -> Tensor:
@@ -131,7 +159,11 @@ F = TypeVar("F", bound=RuleFunction)
 
 @dataclass(frozen=True)
 class Rule:
-    """name; the function; the slots it can reverse (None: any); when it applies; whether entries are independent."""
+    """name; the function; the slots it can reverse (None: any); when it applies; whether entries are independent.
+
+    case and note: what the plan says of a call. fixed_point: a target that is met returns the anchor, whatever the
+    function says; a rule that keeps that law itself, or is meant not to, turns it off.
+    """
 
     name: str
     function: RuleFunction
@@ -139,6 +171,8 @@ class Rule:
     when: Callable[[Call], bool] | None
     elementwise: bool
     case: Callable[[Call], str] | None
+    note: Callable[[Call, Preset], str] | None
+    fixed_point: bool
 
     def applies(self, call: Call) -> bool:
         return (self.slots is None or call.slot in self.slots) and (self.when is None or self.when(call))
@@ -146,6 +180,8 @@ class Rule:
     def solve(self, site: Site, target: Tensor) -> Solution:
         """The rule under the law of the fixed point: what is met already keeps its anchor, to the last bit."""
         solution = self.function(site, target)
+        if not self.fixed_point:
+            return solution.checked(f"{site.where}, rule {self.name}")
         met = target == site.output
         if self.elementwise and met.shape == site.anchor.shape:
             keep = met
@@ -164,12 +200,15 @@ def reverses(
     when: Callable[[Call], bool] | None = None,
     elementwise: bool = False,
     case: Callable[[Call], str] | None = None,
+    note: Callable[[Call, Preset], str] | None = None,
+    fixed_point: bool = True,
     preset: str = "default",
 ) -> Callable[[F], F]:
     """Register the decorated function as the reverse rule of ``ops``.
 
     slots: names of the arguments it can be asked to reverse. when: further conditions; where they fail the op is solved
-    as a composite block. elementwise: entry i of the output depends on entry i of the input only.
+    as a composite block. elementwise: entry i of the output depends on entry i of the input only. case, note,
+    fixed_point: see ``Rule``.
     """
 
     def register(function: F) -> F:
@@ -177,7 +216,7 @@ def reverses(
         for op in ops:
             if op in table:
                 raise OptionError(f"{op} already has the {preset} rule {table[op].name!r}; remove one of the two")
-            table[op] = Rule(function.__name__, function, slots, when, elementwise, case)
+            table[op] = Rule(function.__name__, function, slots, when, elementwise, case, note, fixed_point)
         return function
 
     return register
@@ -206,10 +245,9 @@ def call_op(op: OpOverload, args: dict[str, Any]) -> Any:
     return (torch.ops.aten.reshape.default if op is torch.ops.aten.view.default else op)(*positional, **keyword)
 
 
-def plain_site(op: OpOverload, args: dict[str, Any], slot: str, preset: Preset, samples: Samples = Samples()) -> Site:
+def plain_site(call: Call, preset: Preset, samples: Samples = Samples()) -> Site:
     """A site without a graph around it: the op is run to record its output. For direct use and tests."""
-    anchor: Tensor = args[slot]
     with torch.no_grad():
-        output = call_op(op, args)
+        output = call.forward(call.active)
     dtype, at = preset.solver.dtype, Measure(samples, samples)
-    return Site(op, args, slot, None, None, str(op), anchor.to(dtype), output.to(dtype), preset, at)
+    return Site.of(call, anchor=call.active.to(dtype), output=output.to(dtype), preset=preset, at=at)

@@ -6,7 +6,8 @@ a = argmin ‖A a − y‖² + α ‖a − â‖²                              
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -23,6 +24,13 @@ class Systems:
     value: Tensor
     fallback: Tensor
     iterations: Tensor
+
+    @staticmethod
+    def joined(parts: Sequence[Systems]) -> Systems:
+        """Systems solved in several goes as one."""
+        if len(parts) == 1:
+            return parts[0]
+        return Systems(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Systems)))
 
 
 def anchored(

@@ -48,6 +48,41 @@ class Diagonal:
         return self.scale * residual / (self.scale**2 + alpha)
 
 
+class Blocks:
+    """A matrix of its own for every group. A: (g, m, n), x: (s, g, n), y: (s, g, m)."""
+
+    closed = True
+
+    def __init__(self, matrices: Tensor) -> None:
+        self.matrices = matrices
+        self.reduces = matrices.shape[-2] <= matrices.shape[-1]
+        self._u, self._s, self._vh = torch.linalg.svd(matrices, full_matrices=False)
+        cut = torch.finfo(self._s.dtype).eps * max(matrices.shape[-2:]) * self._s.amax(-1, keepdim=True)
+        self._gain = torch.where(self._s > cut, 1 / self._s.clamp_min(torch.finfo(self._s.dtype).tiny), 0.0)
+        self.deficient = bool((self._gain == 0).any())
+        self.frobenius = float(torch.linalg.vector_norm(matrices))
+        self.sigma_max = float(self._s.max())
+
+    def rows(self, index: Tensor) -> Blocks:
+        return self
+
+    def apply(self, x: Tensor) -> Tensor:
+        return torch.einsum("gmn,sgn->sgm", self.matrices, x)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return torch.einsum("gmn,sgm->sgn", self.matrices, y)
+
+    def solve(self, residual: Tensor) -> Tensor:
+        return self._filtered(residual, self._gain)
+
+    def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
+        return self._filtered(residual, self._s / (self._s**2 + alpha[:, None, None]))
+
+    def _filtered(self, residual: Tensor, gain: Tensor) -> Tensor:
+        inner = torch.einsum("gmk,sgm->sgk", self._u, residual) * gain
+        return torch.einsum("gkn,sgk->sgn", self._vh, inner)
+
+
 class Separable:
     """A = A₁ ⊗ … ⊗ A_d over the d trailing axes. x: (s, n₁, …, n_d), y: (s, m₁, …, m_d).
 

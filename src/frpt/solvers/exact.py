@@ -1,0 +1,214 @@
+"""The minimum-norm least-squares solution of a large convolution, to a tolerance: Krylov steps on a torus.
+
+With B = A (case I) or Aᵀ (case II), the solution needs (B Bᵀ)⁻¹. On the torus B = S C E (see ``torus``); E⊥ and S⊥ pick
+what E leaves empty and S drops, and G = C Cᵀ is block-diagonal over frequencies:
+
+B Bᵀ = S (G − C E⊥ᵀE⊥ Cᵀ) Sᵀ
+(B Bᵀ)⁻¹ r = S λ,  λ = G⁻¹(Sᵀr + S⊥ᵀw + C E⊥ᵀμ),   S⊥ λ = 0,   E⊥ Cᵀλ = μ
+
+The two conditions are a small system for (w, μ), the values on the seam of the torus: the capacitance system, made of
+the entries of [G⁻¹, G⁻¹C; CᵀG⁻¹, CᵀG⁻¹C − I] there. Factorised once, it makes the FFT solve exact (Woodbury); where
+it is too large, G⁻¹ alone preconditions.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from frpt.solvers.base import norm, per_system
+from frpt.solvers.convolution import Convolution
+from frpt.solvers.krylov import CGLS
+from frpt.solvers.torus import Side, Torus
+
+_FLOOR = 1e-10
+"""Added to G, relative to its largest eigenvalue: a frequency may vanish on the torus and not on the map."""
+
+
+_PATIENCE = 30
+"""Steps without a tenth of progress after which a system counts as stalled."""
+
+
+class Exact:
+    """A⁺ of a convolution. seam: whether to factorise the capacitance system. x: (s, *inputs), y: (s, *outputs)."""
+
+    deficient = False
+
+    def __init__(self, conv: Convolution, torus: Torus, seam: bool, tolerance: float, iterations: int) -> None:
+        self.conv = conv
+        self.apply = conv.apply
+        self.adjoint = conv.adjoint
+        self.reduces = conv.reduces
+        self.closed = seam
+        self.tolerance = tolerance
+        self.iterations = iterations
+        self.frobenius = conv.frobenius
+        self._gram = Gram(torus, seam, self.reduces)
+        self._damped: tuple[float, Gram] | None = None
+
+    @property
+    def sigma_max(self) -> float:
+        """Of the circulant map, which A is a part of: a tight upper bound."""
+        return self._gram.torus.sigma_max
+
+    def rows(self, index: Tensor) -> Exact:
+        return self
+
+    def solve(self, residual: Tensor) -> Tensor:
+        """A⁺ r; where B Bᵀ turns out singular (targets that no input reaches), by plain conjugate gradients."""
+        found, arrived = self._krylov(residual, torch.zeros(len(residual), dtype=residual.dtype), self._gram)
+        lost = (~arrived).nonzero().squeeze(1)
+        return found if len(lost) == 0 else found.index_copy(0, lost, self._plain.solve(residual[lost]))
+
+    @cached_property
+    def _plain(self) -> CGLS:
+        return conjugate_gradients(self.conv, self.iterations, self.tolerance / 100)
+
+    def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
+        """Preconditioned with the least damping of the batch, which is every system's but for far outliers."""
+        least = float(alpha.min())
+        if self._damped is None or self._damped[0] != least:
+            self._damped = (least, self._gram.damped(least))
+        return self._krylov(residual, alpha, self._damped[1])[0]
+
+    def _krylov(self, residual: Tensor, alpha: Tensor, gram: Gram) -> tuple[Tensor, Tensor]:
+        """(δ, which systems arrived). Flexible conjugate gradients on (B Bᵀ + α) λ = r; δ = Bᵀλ in case I.
+
+        Every system stops on its own: by the error of δ, of which √(rᵀ(B Bᵀ)⁻¹r) is the norm in case I; in case II by
+        the preconditioned residual, which is the error as far as the preconditioner is the inverse.
+        """
+        answer = residual.new_zeros(len(residual), *self.conv.inputs)
+        arrived = torch.zeros(len(residual), dtype=torch.bool, device=residual.device)
+        r = residual if self.reduces else self.adjoint(residual)
+        x, p, before = torch.zeros_like(answer), torch.zeros_like(r), torch.zeros_like(r)
+        start = norm(r)
+        gamma, least, idle = torch.ones_like(start), start, torch.zeros_like(start)
+        going = torch.arange(len(residual), device=residual.device)
+        damping = per_system(alpha.to(residual), r)
+        enough = gram.enough(self.tolerance)
+        for step in range(self.iterations):
+            there = norm(r) <= enough * start
+            if step and bool(there.all()):
+                break
+            z = gram.inverse(r)
+            following = _dot(r, z)
+            error = following.clamp_min(0).sqrt() if self.reduces else norm(z)
+            there |= error <= 0.1 * self.tolerance * norm(x)
+            keep = ~there & (following > 0) & torch.isfinite(following) & (idle < _PATIENCE)
+            if not bool(keep.all()):
+                answer, arrived = answer.index_copy(0, going, x), arrived.index_copy(0, going, there)
+                kept = (going, r, x, p, before, gamma, start, least, idle, damping, z, following)
+                going, r, x, p, before, gamma, start, least, idle, damping, z, following = (v[keep] for v in kept)
+                if len(going) == 0:
+                    return answer, arrived
+            p = z + per_system((following - _dot(before, z)) / gamma, z) * p
+            gamma, before = following, r
+            u = self.adjoint(p) if self.reduces else self.apply(p)
+            q = (self.apply(u) if self.reduces else self.adjoint(u)) + damping * p
+            length = _dot(p, r) / _dot(p, q).clamp_min(torch.finfo(r.dtype).tiny)
+            x = x + per_system(length, x) * (u if self.reduces else p)
+            r = r - per_system(length, r) * q
+            idle = torch.where(norm(r) < 0.9 * least, 0.0, idle + 1)
+            least = torch.minimum(least, norm(r))
+        arrived = arrived.index_copy(0, going, norm(r) <= enough * start)
+        return answer.index_copy(0, going, x), arrived
+
+
+class Gram:
+    """(B Bᵀ + α)⁻¹ on a torus; exact up to rounding with the seam, else up to what is wrong there."""
+
+    def __init__(self, torus: Torus, seam: bool, reduces: bool, alpha: float = 0.0) -> None:
+        self.torus, self.reduces, self.alpha = torus, reduces, alpha
+        self.near: Side = "outputs" if reduces else "inputs"  # the side of B Bᵀ
+        self.far: Side = "inputs" if reduces else "outputs"
+        symbol = torus.symbol()
+        self._b = (symbol if reduces else symbol.mH).contiguous()  # (f, g, near, far)
+        self._seam = Seam(self) if seam else None
+
+    def damped(self, alpha: float) -> Gram:
+        return Gram(self.torus, self._seam is not None, self.reduces, alpha)
+
+    def enough(self, tolerance: float) -> float:
+        """The relative residual that implies the tolerance, if the map is conditioned like its circulant."""
+        power = 1 if self.reduces else 2
+        eps = torch.finfo(self.torus.conv.weight.dtype).eps
+        return max(0.1 * tolerance / self.torus.condition**power, 10 * eps)
+
+    @cached_property
+    def inner(self) -> Tensor:
+        """G⁻¹: (f, g, near, near)."""
+        info = torch.finfo(self._b.dtype)
+        extra = self.alpha + max(_FLOOR, 10 * info.eps) * max(self.torus.sigma_max**2, info.tiny)
+        eye = torch.eye(self._b.shape[-2], dtype=self._b.dtype, device=self._b.device)
+        found: Tensor = torch.cholesky_inverse(torch.linalg.cholesky(self._b @ self._b.mH + extra * eye))
+        return found
+
+    @property
+    def full(self) -> Tensor:
+        """[G⁻¹, G⁻¹C; CᵀG⁻¹, CᵀG⁻¹C − I]: (f, g, near + far, near + far)."""
+        gained = self.inner @ self._b
+        low = self._b.mH @ gained - torch.eye(self._b.shape[-1], dtype=self._b.dtype, device=self._b.device)
+        return torch.cat([torch.cat([self.inner, gained], -1), torch.cat([gained.mH, low], -1)], -2)
+
+    def inverse(self, r: Tensor) -> Tensor:
+        """(B Bᵀ + α)⁻¹ r. r: (s, *near)."""
+        torus = self.torus
+        first = self.inner @ torus.spectrum(torus.grid(self.near, r))
+        if self._seam is not None:
+            empty, dropped = torus.inverse(self._b.mH @ first), torus.inverse(first)
+            w, mu = self._seam.values(dropped, empty)
+            first = first + self.inner @ (torus.spectrum(w) + self._b @ torus.spectrum(mu))
+        return torus.maps(self.near, torus.inverse(first))
+
+
+class Seam:
+    """The capacitance system: where S drops outputs and E leaves inputs empty. n unknowns per group."""
+
+    def __init__(self, gram: Gram) -> None:
+        torus = gram.torus
+        self._near, self._far = torus.gap(gram.near), torus.gap(gram.far)
+        full = gram.full  # (f, g, near + far, near + far)
+        table = torus.inverse(full.flatten(2).unsqueeze(-1))[0] / math.sqrt(math.prod(torus.size))
+        table = table.unflatten(1, full.shape[2:]).flatten(3)  # the kernel of each pair of channels
+        first = torus.channels(gram.near)
+        ends = [(slice(None, first), self._near), (slice(first, None), self._far)]
+        rows = [torch.cat([_entries(table[:, c, d], i, j, torus.size) for d, j in ends], -1) for c, i in ends if len(i)]
+        self._factor = torch.linalg.lu_factor(torch.cat(rows, -2)) if rows else None
+
+    def values(self, dropped: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:
+        """(w, μ) as grids, from the circulant answer: λ where outputs are dropped, x where inputs are empty."""
+        w, mu = dropped.new_zeros(dropped.shape), empty.new_zeros(empty.shape)
+        if self._factor is not None:
+            known = torch.cat([dropped.flatten(2)[..., self._near], empty.flatten(2)[..., self._far]], -1)
+            found = torch.linalg.lu_solve(*self._factor, -known.permute(1, 2, 0)).permute(2, 0, 1)
+            w.flatten(2)[..., self._near] = found[..., : len(self._near)]
+            mu.flatten(2)[..., self._far] = found[..., len(self._near) :]
+        return w, mu
+
+
+def _entries(table: Tensor, i: Tensor, j: Tensor, size: tuple[int, ...]) -> Tensor:
+    """M[i, j] = table[channel_i, channel_j, place_i − place_j]: (g, |i|, |j|). table: (g, c, d, places)."""
+    total = math.prod(size)
+    (here, row), (there, column) = ((index % total).unique(return_inverse=True) for index in (i, j))
+    at, to = (torch.stack(torch.unravel_index(places, size), -1) for places in (here, there))
+    offset = torch.zeros(len(here), len(there), dtype=torch.long, device=table.device)
+    for axis, length in enumerate(size):
+        offset = offset * length + (at[:, None, axis] - to[None, :, axis]) % length
+    every = table[..., offset].transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (g, c·here, d·there)
+    row, column = row + i // total * len(here), column + j // total * len(there)
+    if len(row) < every.shape[1]:
+        every = every[:, row]
+    return every if len(column) == every.shape[2] else every[:, :, column]
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).flatten(1).sum(1)
+
+
+def conjugate_gradients(conv: Convolution, iterations: int, tolerance: float) -> CGLS:
+    """Conjugate gradients without a preconditioner, which also take maps of deficient rank."""
+    example = conv.weight.new_zeros(1, *conv.inputs)
+    return CGLS(conv.apply, conv.adjoint, example, iterations, tolerance)
