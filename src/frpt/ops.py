@@ -77,6 +77,8 @@ def conv(
     def axes(v: int | tuple[int, ...]) -> list[int]:
         return [v] * rank if isinstance(v, int) else list(v)
 
+    if not transposed and any(axes(output_padding)):
+        raise OptionError("conv: output_padding belongs to a transposed convolution; pass transposed=True")
     pads, around = _paddings(padding, axes(dilation), weight, padding_mode, transposed)
     args = {
         "input": anchor,

@@ -9,11 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import is_fake
 
 from frpt.errors import BudgetError, OptionError
 from frpt.presets import Preset, SolverOptions
-from frpt.rules.linear import case_of
 from frpt.rules.registry import Call, Site, reverses
 from frpt.solvers.base import Solution
 from frpt.solvers.choice import Choice, choose
@@ -95,10 +93,7 @@ def _batched(call: Call) -> bool:
 
 
 def _case(call: Call) -> str:
-    conv = convolution(call, call.args["weight"])
-    if not is_fake(conv.weight):
-        return "I" if conv.reduces else "II"
-    return case_of(torch.Size(conv.outputs).numel(), torch.Size(conv.inputs).numel())
+    return "I" if convolution(call, call.args["weight"]).reduces else "II"
 
 
 def _note(call: Call, preset: Preset) -> str:
@@ -220,7 +215,10 @@ class _Frequencies:
 
     def __init__(self, conv: Convolution, choice: Choice, options: SolverOptions) -> None:
         self.choice = choice
-        self.spectral = Spectral(Torus(conv, choice.size), int(options.budget), options.fill == "zeros")
+        # with padding, FFT-Boundary's correction frozen at the anchor leaves the residual form
+        frozen = choice.way == "fft_boundary" and any(p != (0, 0) for p in conv.geometry.padding)
+        zero_filled = options.fill == "zeros" and not frozen
+        self.spectral = Spectral(Torus(conv, choice.size), int(options.budget), zero_filled)
 
     def solve(self, site: Site, residual: Tensor) -> Solution:
         parts = zip(site.anchor.split(self.choice.at_once), residual.split(self.choice.at_once), strict=True)

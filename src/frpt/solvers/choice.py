@@ -55,8 +55,8 @@ def _cheapest(conv: Convolution, options: SolverOptions) -> Choice:
     if conv.disjoint:
         return _fitted(conv, options, "blocks", "windows do not overlap")
     entries = _entries(conv)
-    small = entries <= options.dense_entries and _matrix_bytes(conv) <= options.budget
-    if small:
+    affordable = _matrix_bytes(conv) <= options.budget
+    if affordable and entries <= options.dense_entries * (1 if conv.toroidal else 16):
         return _fitted(conv, options, "matrix", f"{entries:,} entries", _matrix_bytes(conv))
     size = fitting(conv)
     if isinstance(size, str):
@@ -67,7 +67,7 @@ def _cheapest(conv: Convolution, options: SolverOptions) -> Choice:
         if torus.deficient:
             return _fitted(conv, options, "cg", "filters of deficient rank")
         known = f", condition about {torus.condition:.0e}"
-        if torus.condition > _ILL and entries <= 4 * options.dense_entries and _matrix_bytes(conv) <= options.budget:
+        if affordable and torus.condition > _ILL and entries <= 16 * options.dense_entries:
             return _fitted(conv, options, "matrix", f"{entries:,} entries{known}", _matrix_bytes(conv))
     seam = torus.seam_size
     each = torus.system_bytes + conv.system_bytes
@@ -124,4 +124,7 @@ def _sizes(size: tuple[int, ...]) -> str:
 
 
 def _text(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.1f} MiB"
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= scale / 4:
+            return f"{size / scale:.2f} {unit}"
+    return f"{size} bytes"

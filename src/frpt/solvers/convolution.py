@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 aten = torch.ops.aten
@@ -67,14 +68,17 @@ class Convolution:
     def rank(self) -> int:
         return len(self.fine) - 1
 
-    @cached_property
+    @property
     def reduces(self) -> bool:
-        """Case I: no more outputs than inputs, those that some weight touches counted."""
-        touched = (self.weight != 0).to(torch.float32)
-        ones = [torch.ones(1, *shape, device=touched.device) for shape in (self.fine, self.coarse)]
-        flat = Convolution(touched, self.geometry, self.fine, self.coarse)
-        fine, coarse = int((flat.up(ones[1]) > 0).sum()), int((flat.down(ones[0]) > 0).sum())
-        return fine <= coarse if self.geometry.transposed else coarse <= fine
+        """Case I: no more outputs than inputs."""
+        return math.prod(self.outputs) <= math.prod(self.inputs)
+
+    @cached_property
+    def reached(self) -> tuple[Tensor, Tensor]:
+        """The inputs that some weight reads and the outputs that some weight makes: (*inputs), (*outputs), bool."""
+        flat = Convolution((self.weight != 0).to(self.weight.dtype), self.geometry, self.fine, self.coarse)
+        ones = [self.weight.new_ones(1, *shape) for shape in (self.outputs, self.inputs)]
+        return flat.adjoint(ones[0])[0] > 0, flat.apply(ones[1])[0] > 0
 
     @property
     def toroidal(self) -> bool:
@@ -115,6 +119,8 @@ class Convolution:
         if self._explicit:
             x = self._padded(x)
         out: Tensor = aten.convolution.default(x, weight, None, g.stride, self._own, g.dilation, False, none, g.groups)
+        for axis, length in enumerate(self.coarse[1:]):  # output_padding beyond a stride leaves room for more windows
+            out = out.narrow(axis + 2, 0, length)
         return out
 
     def up(self, y: Tensor) -> Tensor:
@@ -123,6 +129,10 @@ class Convolution:
         pads = g.padding if self._explicit else ((0, 0),) * self.rank
         space = [h + sum(p) for h, p in zip(self.fine[1:], pads, strict=True)]
         like = y.new_empty(len(y), self.fine[0], *space)
+        extents = g.extent(self.kernel)
+        room = [(h + 2 * p - e) // s + 1 for h, p, e, s in zip(space, self._own, extents, g.stride, strict=True)]
+        more = [w for m, n in zip(reversed(y.shape[2:]), reversed(room), strict=True) for w in (0, n - m)]
+        y = F.pad(y, more) if any(more) else y
         back: Tensor = aten.convolution_backward.default(
             y, like, self.weight, None, g.stride, self._own, g.dilation, False, none, g.groups, [True, False, False]
         )[0]

@@ -1,7 +1,7 @@
 """The minimum-norm least-squares solution of a large convolution, to a tolerance: Krylov steps on a torus.
 
-With B = A (case I) or Aᵀ (case II), the solution needs (B Bᵀ)⁻¹. On the torus B = S C E (see ``torus``); E⊥ and S⊥ pick
-what E leaves empty and S drops, and G = C Cᵀ is block-diagonal over frequencies:
+With B = A where it is wide, and Aᵀ where it is tall, the solution needs (B Bᵀ)⁻¹. On the torus B = S C E (see
+``torus``); E⊥ and S⊥ pick what E leaves empty and S drops, and G = C Cᵀ is block-diagonal over frequencies:
 
 B Bᵀ = S (G − C E⊥ᵀE⊥ Cᵀ) Sᵀ
 (B Bᵀ)⁻¹ r = S λ,  λ = G⁻¹(Sᵀr + S⊥ᵀw + C E⊥ᵀμ),   S⊥ λ = 0,   E⊥ Cᵀλ = μ
@@ -28,6 +28,8 @@ _FLOOR = 1e-10
 """Added to G, relative to its largest eigenvalue: a frequency may vanish on the torus and not on the map."""
 
 
+_HOPELESS = 1e6
+"""Condition number from which no number of plain conjugate-gradient steps finds A⁺ r: the gate will damp."""
 _PATIENCE = 30
 """Steps without a tenth of progress after which a system counts as stalled."""
 
@@ -42,11 +44,14 @@ class Exact:
         self.apply = conv.apply
         self.adjoint = conv.adjoint
         self.reduces = conv.reduces
+        reads, makes = conv.reached
+        self._wide = int(makes.sum()) <= int(reads.sum())  # B = A, else Aᵀ
+        self._makes = makes
         self.closed = seam
         self.tolerance = tolerance
         self.iterations = iterations
         self.frobenius = conv.frobenius
-        self._gram = Gram(torus, seam, self.reduces)
+        self._gram = Gram(torus, seam, self._wide)
         self._damped: tuple[float, Gram] | None = None
 
     @property
@@ -61,18 +66,23 @@ class Exact:
         """A⁺ r; where B Bᵀ turns out singular (targets that no input reaches), by plain conjugate gradients."""
         found, arrived = self._krylov(residual, torch.zeros(len(residual), dtype=residual.dtype), self._gram)
         lost = (~arrived).nonzero().squeeze(1)
-        return found if len(lost) == 0 else found.index_copy(0, lost, self._plain.solve(residual[lost]))
-
-    @cached_property
-    def _plain(self) -> CGLS:
-        return conjugate_gradients(self.conv, self.iterations, self.tolerance / 100)
+        if len(lost) == 0:
+            return found
+        limit = self.iterations if self._gram.torus.condition < _HOPELESS else min(self.iterations, 100)
+        plain = conjugate_gradients(self.conv, limit, self.tolerance / 100)
+        return found.index_copy(0, lost, plain.solve(residual[lost]))
 
     def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
         """Preconditioned with the least damping of the batch, which is every system's but for far outliers."""
         least = float(alpha.min())
         if self._damped is None or self._damped[0] != least:
             self._damped = (least, self._gram.damped(least))
-        return self._krylov(residual, alpha, self._damped[1])[0]
+        found, arrived = self._krylov(residual, alpha, self._damped[1])
+        lost = (~arrived).nonzero().squeeze(1)
+        if len(lost) == 0:
+            return found
+        plain = conjugate_gradients(self.conv, self.iterations, self.tolerance / 100)
+        return found.index_copy(0, lost, plain.damped(residual[lost], alpha[lost]))
 
     def _krylov(self, residual: Tensor, alpha: Tensor, gram: Gram) -> tuple[Tensor, Tensor]:
         """(δ, which systems arrived). Flexible conjugate gradients on (B Bᵀ + α) λ = r; δ = Bᵀλ in case I.
@@ -82,34 +92,38 @@ class Exact:
         """
         answer = residual.new_zeros(len(residual), *self.conv.inputs)
         arrived = torch.zeros(len(residual), dtype=torch.bool, device=residual.device)
-        r = residual if self.reduces else self.adjoint(residual)
+        r = residual * self._makes if self._wide else self.adjoint(residual)
         x, p, before = torch.zeros_like(answer), torch.zeros_like(r), torch.zeros_like(r)
         start = norm(r)
         gamma, least, idle = torch.ones_like(start), start, torch.zeros_like(start)
         going = torch.arange(len(residual), device=residual.device)
         damping = per_system(alpha.to(residual), r)
-        enough = gram.enough(self.tolerance)
+        wanted = self.tolerance * (0.1 if self.closed else 1e-3)  # the torus alone may be better conditioned than A
+        enough, likely = gram.enough(wanted)
+        patience = torch.where(alpha.to(residual) > 0, torch.inf, _PATIENCE)
         for step in range(self.iterations):
             there = norm(r) <= enough * start
             if step and bool(there.all()):
                 break
             z = gram.inverse(r)
             following = _dot(r, z)
-            error = following.clamp_min(0).sqrt() if self.reduces else norm(z)
-            there |= error <= 0.1 * self.tolerance * norm(x)
-            keep = ~there & (following > 0) & torch.isfinite(following) & (idle < _PATIENCE)
+            error = following.clamp_min(0).sqrt() if self._wide else norm(z)
+            there |= (error <= wanted * norm(x)) & (norm(r) <= likely * start)
+            keep = ~there & (following > 0) & torch.isfinite(following) & (idle < patience)
             if not bool(keep.all()):
                 answer, arrived = answer.index_copy(0, going, x), arrived.index_copy(0, going, there)
-                kept = (going, r, x, p, before, gamma, start, least, idle, damping, z, following)
-                going, r, x, p, before, gamma, start, least, idle, damping, z, following = (v[keep] for v in kept)
+                kept = (going, r, x, p, before, gamma, start, least, idle, patience, damping, z, following)
+                going, r, x, p, before, gamma, start, least, idle, patience, damping, z, following = (
+                    v[keep] for v in kept
+                )
                 if len(going) == 0:
                     return answer, arrived
             p = z + per_system((following - _dot(before, z)) / gamma, z) * p
             gamma, before = following, r
-            u = self.adjoint(p) if self.reduces else self.apply(p)
-            q = (self.apply(u) if self.reduces else self.adjoint(u)) + damping * p
+            u = self.adjoint(p) if self._wide else self.apply(p)
+            q = (self.apply(u) if self._wide else self.adjoint(u)) + damping * p
             length = _dot(p, r) / _dot(p, q).clamp_min(torch.finfo(r.dtype).tiny)
-            x = x + per_system(length, x) * (u if self.reduces else p)
+            x = x + per_system(length, x) * (u if self._wide else p)
             r = r - per_system(length, r) * q
             idle = torch.where(norm(r) < 0.9 * least, 0.0, idle + 1)
             least = torch.minimum(least, norm(r))
@@ -120,22 +134,22 @@ class Exact:
 class Gram:
     """(B Bᵀ + α)⁻¹ on a torus; exact up to rounding with the seam, else up to what is wrong there."""
 
-    def __init__(self, torus: Torus, seam: bool, reduces: bool, alpha: float = 0.0) -> None:
-        self.torus, self.reduces, self.alpha = torus, reduces, alpha
-        self.near: Side = "outputs" if reduces else "inputs"  # the side of B Bᵀ
-        self.far: Side = "inputs" if reduces else "outputs"
+    def __init__(self, torus: Torus, seam: bool, wide: bool, alpha: float = 0.0) -> None:
+        self.torus, self.wide, self.alpha = torus, wide, alpha
+        self.near: Side = "outputs" if wide else "inputs"  # the side of B Bᵀ
+        self.far: Side = "inputs" if wide else "outputs"
         symbol = torus.symbol()
-        self._b = (symbol if reduces else symbol.mH).contiguous()  # (f, g, near, far)
+        self._b = (symbol if wide else symbol.mH).contiguous()  # (f, g, near, far)
         self._seam = Seam(self) if seam else None
 
     def damped(self, alpha: float) -> Gram:
-        return Gram(self.torus, self._seam is not None, self.reduces, alpha)
+        return Gram(self.torus, self._seam is not None, self.wide, alpha)
 
-    def enough(self, tolerance: float) -> float:
-        """The relative residual that implies the tolerance, if the map is conditioned like its circulant."""
-        power = 1 if self.reduces else 2
+    def enough(self, tolerance: float) -> tuple[float, float]:
+        """Relative residuals that imply the tolerance, and that it implies, if A is conditioned like its circulant."""
+        spread = self.torus.condition ** (1 if self.wide else 2)
         eps = torch.finfo(self.torus.conv.weight.dtype).eps
-        return max(0.1 * tolerance / self.torus.condition**power, 10 * eps)
+        return max(tolerance / spread, 10 * eps), min(100 * tolerance * spread, 1e-2)
 
     @cached_property
     def inner(self) -> Tensor:
@@ -211,4 +225,4 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 def conjugate_gradients(conv: Convolution, iterations: int, tolerance: float) -> CGLS:
     """Conjugate gradients without a preconditioner, which also take maps of deficient rank."""
     example = conv.weight.new_zeros(1, *conv.inputs)
-    return CGLS(conv.apply, conv.adjoint, example, iterations, tolerance)
+    return CGLS(conv.apply, conv.adjoint, example, iterations, tolerance, conv.frobenius)

@@ -116,6 +116,7 @@ class Block:
         good = admissible(_pairs(anchor + delta), _pairs(anchor), gate).reshape(_norms(delta).shape)
         m1, m2 = gate.thresholds(delta.dtype)
         error, scale = A @ delta - d, self.frobenius[index]
+        good = good & (scale > 0)  # a frequency that vanishes reaches nothing
         size = scale * _norms(anchor + delta) + _norms(A @ anchor + d)
         if self.reduces:
             return good & (_norms(error) <= m1 * size)

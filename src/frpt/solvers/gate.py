@@ -76,6 +76,7 @@ def passes(prepared: Prepared, anchor: Tensor, value: Tensor, residual: Tensor, 
     y = prepared.apply(anchor) + residual
     error = prepared.apply(value - anchor) - residual
     scale = prepared.frobenius * norm(value) + norm(y)
+    good = good & torch.as_tensor(prepared.frobenius > 0, device=good.device)  # a map of zeros reaches nothing
     if prepared.reduces:
         return good & (norm(error) <= m1 * scale)
     return good & (norm(prepared.adjoint(error)) <= m2 * prepared.frobenius * scale)

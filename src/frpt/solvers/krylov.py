@@ -25,11 +25,13 @@ class CGLS:
         example: Tensor,
         iterations: int = 200,
         tolerance: float = 1e-8,
+        frobenius: float | None = None,
     ) -> None:
         self.apply = apply
         self.adjoint = adjoint
         self.iterations = iterations
         self.tolerance = tolerance
+        self._frobenius = frobenius
         self._unit = torch.ones_like(example[:1])
         self.reduces = apply(self._unit).numel() <= self._unit.numel()
 
@@ -49,8 +51,8 @@ class CGLS:
 
     @property
     def frobenius(self) -> float:
-        """A lower estimate (σ_max ≤ ‖A‖_F): the gate is stricter with it, never laxer."""
-        return self.sigma_max
+        """σ_max where it is not known, a lower estimate: the gate is stricter with it, never laxer."""
+        return self.sigma_max if self._frobenius is None else self._frobenius
 
     def solve(self, residual: Tensor) -> Tensor:
         return self.damped(residual, torch.zeros(len(residual), dtype=residual.dtype, device=residual.device))
