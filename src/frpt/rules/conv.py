@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from frpt.errors import BudgetError, OptionError
+from frpt.errors import BudgetError
 from frpt.presets import Preset, SolverOptions
 from frpt.rules.registry import Call, Site, reverses
 from frpt.solvers.base import Solution
@@ -104,8 +104,8 @@ def _note(call: Call, preset: Preset) -> str:
 def _choose(where: str, conv: Convolution, options: SolverOptions) -> Choice:
     try:
         return choose(conv, options)
-    except (BudgetError, OptionError) as error:
-        raise type(error)(f"{where}: {error}") from None
+    except BudgetError as error:
+        raise BudgetError(f"{where}: {error}") from None
 
 
 @reverses(

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch._subclasses.fake_tensor import is_fake
 
-from frpt.errors import BudgetError, OptionError
+from frpt.errors import BudgetError
 from frpt.presets import SolverOptions
 from frpt.solvers.convolution import Convolution
 from frpt.solvers.fft import Spectral
@@ -42,8 +42,6 @@ def choose(conv: Convolution, options: SolverOptions) -> Choice:
         return _fitted(conv, options, "cg", "asked for")
     way: Way = "fft_padded" if options.conv == "fft_padded" else "fft_boundary"
     size = fitting(conv, "padded" if way == "fft_padded" else "none")
-    if isinstance(size, str):
-        raise OptionError(f"{way} declines: {size}. Take exact or auto, which always work.")
     torus = Torus(conv, size)
     kept = Spectral.fits(torus, options.budget)
     why = "asked for" if kept else f"asked for; spectra of {_text(torus.symbol_bytes)} made anew for every batch"
@@ -59,8 +57,6 @@ def _cheapest(conv: Convolution, options: SolverOptions) -> Choice:
     if affordable and entries <= options.dense_entries * (1 if conv.toroidal else 16):
         return _fitted(conv, options, "matrix", f"{entries:,} entries", _matrix_bytes(conv))
     size = fitting(conv)
-    if isinstance(size, str):
-        return _fitted(conv, options, "cg", size)
     torus = Torus(conv, size)
     known = ""
     if not is_fake(conv.weight):

@@ -83,7 +83,10 @@ class Convolution:
     @property
     def toroidal(self) -> bool:
         """On a large enough torus the map is the circulant one cut out, exactly."""
-        return self.geometry.mode in ("zeros", "circular") or all(p == (0, 0) for p in self.geometry.padding)
+        g = self.geometry
+        around = zip(self.fine[1:], self.coarse[1:], g.stride, strict=True)
+        circles = g.mode == "circular" and all(h % s == 0 and m * s <= h for h, m, s in around)
+        return g.mode == "zeros" or circles or all(p == (0, 0) for p in g.padding)
 
     @property
     def disjoint(self) -> bool:

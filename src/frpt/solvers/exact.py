@@ -64,24 +64,23 @@ class Exact:
 
     def solve(self, residual: Tensor) -> Tensor:
         """A⁺ r; where B Bᵀ turns out singular (targets that no input reaches), by plain conjugate gradients."""
-        found, arrived = self._krylov(residual, torch.zeros(len(residual), dtype=residual.dtype), self._gram)
-        lost = (~arrived).nonzero().squeeze(1)
-        if len(lost) == 0:
-            return found
         limit = self.iterations if self._gram.torus.condition < _HOPELESS else min(self.iterations, 100)
-        plain = conjugate_gradients(self.conv, limit, self.tolerance / 100)
-        return found.index_copy(0, lost, plain.solve(residual[lost]))
+        return self._finished(residual, residual.new_zeros(len(residual)), self._gram, limit)
 
     def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
         """Preconditioned with the least damping of the batch, which is every system's but for far outliers."""
         least = float(alpha.min())
         if self._damped is None or self._damped[0] != least:
             self._damped = (least, self._gram.damped(least))
-        found, arrived = self._krylov(residual, alpha, self._damped[1])
+        return self._finished(residual, alpha, self._damped[1], self.iterations)
+
+    def _finished(self, residual: Tensor, alpha: Tensor, gram: Gram, limit: int) -> Tensor:
+        """The preconditioned answer, or where it was not found, up to ``limit`` steps of plain conjugate gradients."""
+        found, arrived = self._krylov(residual, alpha, gram)
         lost = (~arrived).nonzero().squeeze(1)
         if len(lost) == 0:
             return found
-        plain = conjugate_gradients(self.conv, self.iterations, self.tolerance / 100)
+        plain = conjugate_gradients(self.conv, limit, 1e-5 * self.tolerance)
         return found.index_copy(0, lost, plain.damped(residual[lost], alpha[lost]))
 
     def _krylov(self, residual: Tensor, alpha: Tensor, gram: Gram) -> tuple[Tensor, Tensor]:
@@ -97,10 +96,10 @@ class Exact:
         start = norm(r)
         gamma, least, idle = torch.ones_like(start), start, torch.zeros_like(start)
         going = torch.arange(len(residual), device=residual.device)
-        damping = per_system(alpha.to(residual), r)
+        damping = per_system(alpha, r)
         wanted = self.tolerance * (0.1 if self.closed else 1e-3)  # the torus alone may be better conditioned than A
         enough, likely = gram.enough(wanted)
-        patience = torch.where(alpha.to(residual) > 0, torch.inf, _PATIENCE)
+        patience = torch.where(alpha > 0, torch.inf, _PATIENCE)
         for step in range(self.iterations):
             there = norm(r) <= enough * start
             if step and bool(there.all()):

@@ -21,30 +21,20 @@ from frpt.solvers.convolution import Convolution
 Side = Literal["inputs", "outputs"]
 
 
-def fitting(conv: Convolution, margin: Literal["least", "padded", "none"] = "least") -> tuple[int, ...] | str:
-    """The torus for a convolution, in coarse positions per axis; or the reason why there is none.
+def fitting(conv: Convolution, margin: Literal["least", "padded", "none"] = "least") -> tuple[int, ...]:
+    """The torus for a convolution, in coarse positions per axis.
 
     margin: "least" zeros that keep windows apart (both ends share them), "padded" the paper's grid of h + 2p positions,
-    "none" the map's own grid, where windows wrap around. Reflected and replicated padding is taken for zeros.
+    "none" the map's own grid (or that of its outputs, where they are more), on which windows wrap around. Padding that
+    is not toroidal is taken for zeros.
     """
-    g = conv.geometry
-    sizes = []
+    g, sizes = conv.geometry, []
     for h, m, s, e, (before, after) in zip(
         conv.fine[1:], conv.coarse[1:], g.stride, g.extent(conv.kernel), g.padding, strict=True
     ):
         used = max((m - 1) * s - before + e - h, 0)  # padding after the map that some window reaches
-        if g.mode == "circular" or margin == "none":
-            need = h
-        elif margin == "padded":
-            need = h + before + after
-        else:
-            need = h + max(before, used)
-        if g.mode == "circular" and h % s:
-            return f"circular padding of {h} positions under stride {s}"
-        if margin == "none" and h % s:
-            return f"{h} positions are not a multiple of the stride {s}"
-        if (g.mode == "circular" or margin == "none") and m * s > h:
-            return f"{m} outputs do not fit on a grid of {h // s}"
+        room = {"least": max(before, used), "padded": before + after, "none": 0}[margin]
+        need = h if g.mode == "circular" and conv.toroidal else h + room
         sizes.append(max(m, -(-need // s)))
     return tuple(sizes)
 
