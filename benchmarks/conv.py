@@ -497,7 +497,7 @@ def main() -> None:
         rows = condition(options.seeds, ("cg", "fft_padded", "fft_boundary", "exact"))
         save(rows, "conv_condition")
         draw_condition(rows)
-        columns = ("solver", "gate", "finite", "CCP", "deviation", "worst sample pair's")
+        columns = ("solver", "gate", "finite", "CCP", "deviation", "worst batch's deviation")
         show("Largest values over condition numbers 1 to 1e8", columns, bounded(rows))
 
 

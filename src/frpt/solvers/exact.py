@@ -24,8 +24,9 @@ from frpt.solvers.convolution import Convolution
 from frpt.solvers.krylov import CGLS
 from frpt.solvers.torus import Side, Torus
 
-_FLOOR = 1e-10
-"""Added to G, relative to its largest eigenvalue: a frequency may vanish on the torus and not on the map."""
+_FLOOR, _ALONE = 1e-10, 1e-5
+"""Added to G, relative to its largest eigenvalue, with and without the seam: a frequency may vanish on the torus and
+not on the map."""
 
 
 _HOPELESS = 1e6
@@ -52,7 +53,7 @@ class Exact:
         self.iterations = iterations
         self.frobenius = conv.frobenius
         self._gram = Gram(torus, seam, self._wide)
-        self._damped: tuple[float, Gram] | None = None
+        self._damped: tuple[int, Gram] | None = None
 
     @property
     def sigma_max(self) -> float:
@@ -68,10 +69,11 @@ class Exact:
         return self._finished(residual, residual.new_zeros(len(residual)), self._gram, limit)
 
     def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
-        """Preconditioned with the least damping of the batch, which is every system's but for far outliers."""
-        least = float(alpha.min())
-        if self._damped is None or self._damped[0] != least:
-            self._damped = (least, self._gram.damped(least))
+        """Preconditioned with about the least damping of the batch, rounded so that the next batch shares it."""
+        top = max(self.sigma_max**2, torch.finfo(alpha.dtype).tiny)
+        power = round(math.log(float(alpha.min()) / top, 4))
+        if self._damped is None or self._damped[0] != power:
+            self._damped = (power, self._gram.damped(top * 4.0**power))
         return self._finished(residual, alpha, self._damped[1], self.iterations)
 
     def _finished(self, residual: Tensor, alpha: Tensor, gram: Gram, limit: int) -> Tensor:
@@ -139,6 +141,7 @@ class Gram:
         self.far: Side = "inputs" if wide else "outputs"
         symbol = torus.symbol()
         self._b = (symbol if wide else symbol.mH).contiguous()  # (f, g, near, far)
+        self._seamed = seam
         self._seam = Seam(self) if seam else None
 
     def damped(self, alpha: float) -> Gram:
@@ -154,7 +157,9 @@ class Gram:
     def inner(self) -> Tensor:
         """G⁻¹: (f, g, near, near)."""
         info = torch.finfo(self._b.dtype)
-        extra = self.alpha + max(_FLOOR, 10 * info.eps) * max(self.torus.sigma_max**2, info.tiny)
+        extra = self.alpha + max(_FLOOR if self._seamed else _ALONE, 10 * info.eps) * max(
+            self.torus.sigma_max**2, info.tiny
+        )
         eye = torch.eye(self._b.shape[-2], dtype=self._b.dtype, device=self._b.device)
         found: Tensor = torch.cholesky_inverse(torch.linalg.cholesky(self._b @ self._b.mH + extra * eye))
         return found
