@@ -107,6 +107,6 @@ def test_bad_labels_and_names() -> None:
     with pytest.raises(LabelError, match="axis"):
         embed.nearest(output, torch.tensor([0, 1]), dim=4)
     with pytest.raises(OptionError, match="max_assign"):
-        embed.target_for(output, torch.tensor([0, 1]), "closest", None, None)
+        embed.Embedder("closest")(output, torch.tensor([0, 1]))
     with pytest.raises(LabelError, match="shape"):
-        embed.target_for(output, torch.tensor([0, 1]), lambda out, y: out[:1], None, None)
+        embed.Embedder(lambda out, y: out[:1])(output, torch.tensor([0, 1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -79,22 +80,30 @@ def class_dim(output: Tensor, labels: Tensor) -> int:
 EMBEDDINGS: dict[str, Callable[..., Tensor]] = {"nearest": nearest, "max_assign": max_assign, "one_hot": one_hot}
 
 
-def target_for(
-    output: Tensor, y: Tensor, how: str | Embed, dim: int | None, margin: float | None, ignore_index: int = -100
-) -> Tensor:
-    """The output target for labels ``y``: class ids, or a floating-point tensor shaped like the output."""
-    if not isinstance(how, str):
-        target = how(output, y)
-        if not isinstance(target, Tensor) or target.shape != output.shape:
-            raise LabelError(f"the embedding returned the shape {_shape(target)}, the output has {_shape(output)}")
-        return regression(output, target)
-    if y.is_floating_point() or how == "regression":
-        return regression(output, y)
-    if how not in EMBEDDINGS:
-        raise OptionError(f"unknown embedding {how!r}: nearest, max_assign, one_hot, regression, or a function")
-    axis = class_dim(output, y) if dim is None else dim
-    more = {} if margin is None else {"margin": margin}
-    return EMBEDDINGS[how](output, y, dim=axis, ignore_index=ignore_index, **more)
+@dataclass(frozen=True)
+class Embedder:
+    """How labels become output targets. how: a name or a function (output, y); the rest as ``Reverser`` takes it."""
+
+    how: str | Embed
+    class_dim: int | None = None
+    margin: float | None = None
+    ignore_index: int = -100
+
+    def __call__(self, output: Tensor, y: Tensor) -> Tensor:
+        """The output target for labels ``y``: class ids, or a floating-point tensor shaped like the output."""
+        if not isinstance(self.how, str):
+            target = self.how(output, y)
+            if not isinstance(target, Tensor) or target.shape != output.shape:
+                raise LabelError(f"the embedding returned the shape {_shape(target)}, the output has {_shape(output)}")
+            return regression(output, target)
+        if y.is_floating_point() or self.how == "regression":
+            return regression(output, y)
+        if self.how not in EMBEDDINGS:
+            names = "nearest, max_assign, one_hot, regression, or a function"
+            raise OptionError(f"unknown embedding {self.how!r}: {names}")
+        axis = class_dim(output, y) if self.class_dim is None else self.class_dim
+        more = {} if self.margin is None else {"margin": self.margin}
+        return EMBEDDINGS[self.how](output, y, dim=axis, ignore_index=self.ignore_index, **more)
 
 
 def _shape(value: object) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from frpt.errors import InputError, NonFiniteError, OptionError
-from frpt.presets import PRESETS, Gate, Preset
+from frpt.presets import COMPOSITE_SOLVERS, PRESETS, Gate, Preset
 from frpt.presets import preset as preset_of
 from frpt.rules.registry import Call, plain_site, rule_for
 from frpt.solvers.base import Measure, Solution
@@ -126,8 +126,8 @@ def composite(
 
     anchor: (b, ...), fn: (k, ...) -> (k, ...) for any number k of samples. solver: gauss_newton, secant, adam or auto.
     """
-    if solver not in ("auto", "gauss_newton", "secant", "adam"):
-        raise OptionError(f"composite: unknown solver {solver!r}: there are auto, gauss_newton, secant, adam")
+    if solver not in COMPOSITE_SOLVERS:
+        raise OptionError(f"composite: unknown solver {solver!r}: there are {', '.join(COMPOSITE_SOLVERS)}")
     with torch.no_grad():
         output = fn(anchor)
     _check(anchor, output, target, "ops.composite")

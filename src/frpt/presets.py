@@ -12,6 +12,8 @@ from frpt.errors import OptionError
 
 ConvSolver = Literal["auto", "exact", "matrix", "cg", "fft_padded", "fft_boundary"]
 CONV_SOLVERS: tuple[ConvSolver, ...] = ("auto", "exact", "matrix", "cg", "fft_padded", "fft_boundary")
+CompositeSolver = Literal["auto", "gauss_newton", "secant", "newton_krylov", "adam"]
+COMPOSITE_SOLVERS: tuple[CompositeSolver, ...] = ("auto", "gauss_newton", "secant", "newton_krylov", "adam")
 Embedding = Literal["nearest", "max_assign", "one_hot", "regression"]
 
 
@@ -62,7 +64,7 @@ class SolverOptions:
 
     dtype: torch.dtype = torch.float64
     """Precision of linear solves and reverse rules."""
-    composite: Literal["auto", "gauss_newton", "adam", "secant"] = "auto"
+    composite: CompositeSolver = "auto"
     large: Literal["secant", "adam"] = "secant"
     """What ``auto`` takes where the Jacobian is larger than ``jacobian_entries``."""
     damping: float = 1.0
@@ -103,8 +105,8 @@ class SolverOptions:
             raise OptionError(f"SolverOptions.dtype must be torch.float32 or torch.float64, got {self.dtype}")
         if self.large not in ("secant", "adam"):
             raise OptionError(f"SolverOptions.large must be secant or adam, got {self.large!r}")
-        if self.composite not in ("auto", "gauss_newton", "adam", "secant"):
-            raise OptionError(f"unknown composite solver {self.composite!r}: auto, gauss_newton, adam or secant")
+        if self.composite not in COMPOSITE_SOLVERS:
+            raise OptionError(f"unknown composite solver {self.composite!r}: there are {', '.join(COMPOSITE_SOLVERS)}")
         if self.conv not in CONV_SOLVERS:
             raise OptionError(f"unknown convolution solver {self.conv!r}: there are {', '.join(CONV_SOLVERS)}")
         if self.fill not in ("residual", "zeros"):

@@ -1,35 +1,25 @@
-"""Reverser: one forward pass records the cut points, then the units run backwards from the output target."""
+"""Reverser: captures a model, plans the way back to a layer, and walks it."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
-from torch.fx import Node
 
-from frpt.embed import Embed, target_for
-from frpt.errors import InputError, NonFiniteError, OptionError
-from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where
+from frpt.embed import Embed, Embedder
+from frpt.errors import InputError, IrreversibleError, OptionError
+from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training
 from frpt.graph.inputs import InputLike, Inputs, Picker
-from frpt.graph.names import Names
+from frpt.graph.mixing import mixing
 from frpt.graph.plan import Choice, Plan, Unit, make_plan, shape_text
-from frpt.graph.ranges import ALL, ranges
 from frpt.presets import Preset
 from frpt.presets import preset as preset_of
-from frpt.reconstruction import Reconstruction, UnitReport
+from frpt.reconstruction import Reconstruction
 from frpt.rules import rule_for
-from frpt.rules.conv import absorbs
-from frpt.rules.registry import Call, Site, bind
-from frpt.samples import Samples, relative
-from frpt.solvers.base import UNBOUNDED, Measure, Range, Solution
-from frpt.solvers.closing import Project, close
-from frpt.solvers.composite import BlockFunction, Problem, row_norm, solve
+from frpt.walk import Network, Walk, check_weights, pads_next, planned_call
 
 
 class Reverser:
@@ -61,14 +51,12 @@ class Reverser:
         self.model = model
         self.preset = preset_of(preset)
         self.embed: str | Embed = self.preset.embed if embed is None else embed
-        self.margin = margin
-        self.class_dim = class_dim
-        self.ignore_index = ignore_index
+        self._embedder = Embedder(self.embed, class_dim, margin, ignore_index)
         self.blocks = self.preset.blocks if blocks is None else blocks
         self._output = output
-        self._captures: dict[tuple[Any, ...], _Capture] = {}
+        self._captures: dict[tuple[Any, ...], Network] = {}
         warn_if_training(model)
-        _check_weights(model)
+        check_weights(model)
         self._example = self._capture(Inputs.of(example_inputs, kwargs))
 
     @property
@@ -106,7 +94,7 @@ class Reverser:
             found = self._capture(inputs)
             layers = [at] if isinstance(at, str) else list(at)
             plans = [self._plan(found, name) for name in layers]
-            walk = _Walk(self, found, inputs, plans, torch.as_tensor(y))
+            walk = Walk(found, self.preset, self._embedder, inputs, plans, torch.as_tensor(y))
             results = {plan.layer: walk.to(plan) for plan in plans}
         return results[at] if isinstance(at, str) else results
 
@@ -124,20 +112,25 @@ class Reverser:
             out: Tensor = captured.run(captured.nodes, given, {captured.output}, inputs.batch)[captured.output]
         return out
 
-    def _capture(self, inputs: Inputs) -> _Capture:
+    def _capture(self, inputs: Inputs) -> Network:
         """The capture for inputs of this kind; models that fix the batch size are captured once per size."""
         kind = inputs.signature()
         for key in ((kind, None), (kind, inputs.batch)):
             if key in self._captures:
                 return self._captures[key]
-        found = _Capture(capture(self.model, inputs, self._output))
+        found = Network(capture(self.model, inputs, self._output), inputs)
         self._captures[(kind, None if found.captured.dynamic else inputs.batch)] = found
         return found
 
-    def _plan(self, found: _Capture, at: str) -> Plan:
+    def _plan(self, found: Network, at: str) -> Plan:
         if at not in found.plans:
             choose = partial(self._choose, found.captured)
-            found.plans[at] = make_plan(found.captured, found.names, at, self.blocks, choose, pads_next)
+            plan = make_plan(found.captured, found.names, at, self.blocks, choose, pads_next)
+            with torch.no_grad():
+                mixed = mixing(found.captured, plan.at, found.inputs)
+            if mixed:
+                raise IrreversibleError(at, mixed)
+            found.plans[at] = plan
         return found.plans[at]
 
     def _choose(self, captured: Captured, unit: Unit) -> Choice:
@@ -148,260 +141,3 @@ class Reverser:
             case, note = (rule.case, rule.note)
             return Choice(rule.name, case(call) if case else "", note(call, self.preset) if note else "")
         return Choice("composite", note=self.preset.solver.composite)
-
-
-class _Capture:
-    """A captured graph with its names, plans, ranges and what is prepared per unit."""
-
-    def __init__(self, captured: Captured) -> None:
-        self.captured = captured
-        self.names = Names(captured)
-        self.plans: dict[str, Plan] = {}
-        self.ranges = ranges(captured.nodes)
-        self.prepared: dict[tuple[Node, Node], dict[str, tuple[Any, Any]]] = {}
-
-
-class _Walk:
-    """One batch: the record of its forward pass, its output target, and the way back to any planned layer."""
-
-    def __init__(self, owner: Reverser, found: _Capture, inputs: Inputs, plans: Sequence[Plan], y: Tensor) -> None:
-        self.preset = owner.preset
-        self.found = found
-        self.captured = found.captured
-        self.batch = inputs.batch
-        given = self.captured.given(inputs)
-        units = [u for p in plans for u in (*p.units, *([p.whole] if p.whole else []))]
-        nodes = {n for u in units for n in (u.source, u.sink, *u.side)}
-        self.values = self.captured.run(
-            self.captured.nodes, given, nodes | {p.at for p in plans} | {self.captured.output}, self.batch
-        )
-        output = self.values[self.captured.output]
-        self._check_finite({n for p in plans for n in (p.at, *(u.sink for u in p.units))})
-        self.owner, self.y = owner, y.to(output.device)
-        target = self._embed(output)
-        samples = self._samples(self.captured.output)
-        self.corrected = samples.rows(target != output).any(1)
-        self.index = self.corrected.nonzero().squeeze(1)
-        self.dtype = self.preset.solver.dtype
-        self._start = samples.take(target, self.index).to(self.dtype)
-        self._reports: dict[tuple[Node, ...], UnitReport] = {}
-        self._targets: dict[tuple[Node, ...], Tensor] = {(self.captured.output,): self._start}
-
-    def to(self, plan: Plan) -> Reconstruction:
-        """Walk back along a plan; parts of the way another plan has gone are not walked again."""
-        key: tuple[Node, ...] = (self.captured.output,)
-        reports = []
-        for unit in plan.units if len(self.index) else ():
-            target, key = self._targets[key], (*key, unit.source)
-            if key not in self._targets:
-                solution = self._solve(unit, target)
-                self._targets[key] = solution.value
-                self._reports[key] = UnitReport.of(unit, solution, self.index, self.batch)
-            reports.append(self._reports[key])
-        anchor = self.values[plan.at]
-        samples = self._samples(plan.at)
-        if len(self.index) == 0:
-            none = torch.zeros(self.batch, dtype=torch.float64, device=anchor.device)
-            return Reconstruction(plan.layer, anchor.clone(), anchor, none, self.corrected, none + 1, ())
-        target, closed, report = self._close(plan, self._targets[key])
-        target = samples.put(anchor, self.index, target)
-        deviation = relative(samples.norm(target.double() - anchor.double()), samples.norm(anchor))
-        share = torch.ones_like(deviation).index_copy(0, self.index, closed)
-        reports += [] if report is None else [report]
-        return Reconstruction(plan.layer, target, anchor, deviation, self.corrected, share, tuple(reports))
-
-    def _close(self, plan: Plan, found: Tensor) -> tuple[Tensor, Tensor, UnitReport | None]:
-        """Run on from the feature found, and correct it where the output is not yet what was asked for.
-
-        Returns the feature, the share of the output's residual that is closed (k,), and the report of the correction.
-        """
-        path = plan.whole
-        if path is None:
-            return found, torch.ones(len(self.index), dtype=torch.float64, device=found.device), None
-        problem, at, block = self._problem(path, self._start, self.preset.closing)
-        limit = self.preset.solver.closing_iterations
-        problem = replace(problem, options=replace(problem.options, iterations=limit))
-        everyone = torch.arange(len(self.index), device=found.device)
-        start = at.input.front(found).to(problem.anchor.dtype)
-        reached = block(start, everyone)
-        before, after = row_norm(problem.target - problem.output), row_norm(problem.target - reached)
-        exact = not any(u.composite for u in plan.units)
-        if self.preset.closing is None or not plan.closable or (exact and bool((after <= problem.enough).all())):
-            return found, 1 - relative(after, before), None
-        answer = close(problem, (start, reached), self._project(at), exact)
-        reached = block(answer.value, everyone)
-        value = at.input.back(answer.value).to(self.dtype)
-        solution = Solution.of(value, len(start), answer.fallback, answer.iterations).checked(path.where)
-        solution = solution.measured(
-            self._taken(path.source), self._taken(path.sink), at.output.back(reached), self._start, at
-        )
-        report = UnitReport.of(path, solution, self.index, self.batch)
-        left = row_norm(problem.target - reached)
-        if (project := self._project(at)) is not None:
-            left = torch.minimum(left, row_norm(reached - project(reached, everyone)))
-        return value, 1 - relative(left, before), report
-
-    def _project(self, at: Measure) -> Project | None:
-        """Outputs in which the label wins are all acceptable, and the nearest embedding projects onto them."""
-        if self.owner.embed != "nearest" or self.y.is_floating_point():
-            return None
-
-        def project(out: Tensor, rows: Tensor) -> Tensor:
-            return at.output.front(self._embed(at.output.back(out), self.index[rows])).to(out)
-
-        return project
-
-    def _embed(self, output: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The output target of the whole batch, or of the samples ``rows``."""
-        o, y = self.owner, self.y if rows is None else self.y[rows]
-        return target_for(output, y, o.embed, o.class_dim, o.margin, o.ignore_index)
-
-    def _solve(self, unit: Unit, target: Tensor) -> Solution:
-        at = Measure(self._samples(unit.source), self._samples(unit.sink))
-        anchor = self._taken(unit.source)
-        output = self._taken(unit.sink)
-        call = planned_call(unit, self._value) if not unit.composite else None
-        if call is not None and (rule := rule_for(call, self.preset.rules)) is not None:
-            cache = self.found.prepared.setdefault((unit.source, unit.sink), {})
-            site = Site.of(
-                call, anchor.to(self.dtype), output.to(self.dtype), self.preset, at, self._range(unit.source), cache
-            )
-            solution = rule.solve(site, target)
-            after = call.forward(solution.value.to(anchor.dtype))
-        else:
-            solution, after = self._composite(unit, target)
-        solution = solution.checked(f"{unit.where}, {unit.choice.rule}")
-        return solution.measured(anchor, output, after, target, at)
-
-    def _composite(self, unit: Unit, target: Tensor) -> tuple[Solution, Tensor]:
-        """The block between two cut points, solved iteratively on its sub-graph."""
-        problem, at, block = self._problem(unit, target)
-        answer = solve(problem, self.preset.solver.composite)
-        everyone = torch.arange(len(answer.value), device=target.device)
-        after = at.output.back(block(answer.value, everyone))
-        value = at.input.back(answer.value).to(self.dtype)
-        return Solution.of(value, len(answer.value), answer.fallback, answer.iterations), after
-
-    def _problem(
-        self, unit: Unit, target: Tensor, closed: float | None = None
-    ) -> tuple[Problem, Measure, BlockFunction]:
-        """A unit as a problem with samples first, evaluated in the model's precision (float32 between steps)."""
-        at = Measure(self._samples(unit.source), self._samples(unit.sink))
-        anchor, output = self._taken(unit.source), self._taken(unit.sink)
-        work = torch.float32 if anchor.dtype.itemsize < 4 else anchor.dtype
-
-        def block(a: Tensor, rows: Tensor) -> Tensor:
-            out = self._run_block(unit, at.input.back(a).to(anchor.dtype), self.index[rows])
-            return at.output.front(out).to(work)
-
-        front, wanted = at.input.front(anchor).to(work), at.output.front(target).to(work)
-        problem = Problem(
-            block, front, wanted, at.output.front(output).to(work), self.preset.gate, self.preset.solver,
-            self._range(unit.source), closed=closed,
-        )  # fmt: skip
-        return problem, at, block
-
-    def _run_block(self, unit: Unit, a: Tensor, index: Tensor) -> Tensor:
-        """Φ(a) of a unit's sub-graph for the samples ``index``; a graph of fixed batch size gets a whole batch."""
-        samples, out = self._samples(unit.source), self._samples(unit.sink)
-        whole = not self.captured.dynamic
-        if whole:
-            anchor = self.values[unit.source]
-            a = samples.back(samples.front(anchor).index_copy(0, index, samples.front(a)))
-        batch = self.batch if whole else len(index)
-        env: dict[Node, Any] = {unit.source: a}
-        for node in unit.side:
-            env[node] = self._side(node, None if whole else index, batch)
-        result: Tensor = self.captured.run(unit.nodes, env, {unit.sink}, batch)[unit.sink]
-        return out.take(result, index) if whole else result
-
-    def _side(self, node: Node, index: Tensor | None, batch: int) -> Any:
-        """A value held at its forward value, for some samples or (index None) all of them."""
-        if node not in self.values:
-            return self.captured.evaluate(node, self.values.__getitem__, batch)
-        value, samples = self.values[node], self.captured.samples(node)
-        if index is None or samples is None or not isinstance(value, Tensor):
-            return self.captured.size(node.meta.get("val"), batch) if isinstance(value, int | float) else value
-        return samples.take(value, index)
-
-    def _value(self, node: Node) -> Any:
-        """A unit's argument, for the samples being corrected."""
-        return self._side(node, self.index, len(self.index))
-
-    def _taken(self, node: Node) -> Tensor:
-        return self._samples(node).take(self.values[node], self.index)
-
-    def _samples(self, node: Node) -> Samples:
-        samples = self.captured.samples(node)
-        if samples is None:
-            raise InputError(
-                f"{where(node)}: its value has no batch axis, so there is nothing to reconstruct per sample"
-            )
-        return samples
-
-    def _range(self, node: Node) -> Range:
-        low, high = self.found.ranges.get(node, ALL)
-        return Range(low, high) if self.preset.ranges else UNBOUNDED
-
-    def _check_finite(self, nodes: set[Node]) -> None:
-        for node in sorted(nodes, key=self.captured.order.__getitem__):
-            value = self.values[node]
-            if not bool(torch.isfinite(value).all()):
-                _check_weights(self.captured.model)
-                raise NonFiniteError(
-                    f"{where(node)}: the forward pass produces NaN or infinity here; the layer before it overflows or "
-                    "divides by zero. Check its weights and the scale of the inputs."
-                )
-
-
-def planned_call(unit: Unit, value_of: Any) -> Call | None:
-    """The unit as one call of an op with one active argument; None if it is anything else."""
-    first = unit.nodes[0]
-    source, padded = unit.source, None
-    if len(unit.nodes) > 1 and pads_next(first) and first.args[0] is unit.source:
-        pad = bind(first.target, first.args, dict(first.kwargs))  # type: ignore[arg-type]
-        source, padded = first, (pad["pad"], pad["mode"])
-    ops = [n for n in unit.nodes if n.target is not operator.getitem and n is not source]
-    if len(ops) != 1 or not isinstance(op := ops[0].target, OpOverload):
-        return None
-    node = ops[0]
-    picks = [n for n in unit.nodes if n.target is operator.getitem]
-    if len(picks) > 1 or (picks and picks[0].args[0] is not node):
-        return None
-    bound = bind(op, node.args, dict(node.kwargs))
-    places = [(name, i) for name, v in bound.items() for i, item in enumerate(_items(v)) if item is source]
-    if len(places) != 1:
-        return None
-    name, i = places[0]
-    args = {
-        k: torch.fx.node.map_arg(v, lambda n: value_of(unit.source if n is source else n)) for k, v in bound.items()
-    }
-    pick = int(picks[0].args[1]) if picks else None  # type: ignore[arg-type]
-    return Call(op, args, name, i if isinstance(bound[name], list | tuple) else None, pick, unit.where, padded)
-
-
-def pads_next(node: Node) -> bool:
-    """Whether a node is just the padding of the convolution after it, written as an op of its own."""
-    if node.target is not torch.ops.aten.pad.default or len(node.users) != 1:
-        return False
-    user = next(iter(node.users))
-    if not isinstance(user.target, OpOverload):
-        return False
-    args = bind(user.target, user.args, dict(user.kwargs))
-    return args.get("input") is node and absorbs(
-        user.target, args, bind(node.target, node.args, dict(node.kwargs))
-    )  # fmt: skip
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else [value]
-
-
-def _check_weights(model: nn.Module) -> None:
-    for name, p in model.named_parameters():
-        if p.is_floating_point() and not bool(torch.isfinite(p).all()):
-            bad = int((~torch.isfinite(p)).sum())
-            raise NonFiniteError(f"parameter {name!r} holds {bad} NaN or infinite values; load a sound checkpoint")
-    for name, b in model.named_buffers():
-        if b.is_floating_point() and bool(torch.isnan(b).any()):
-            raise NonFiniteError(f"buffer {name!r} holds NaN; load a sound checkpoint")

@@ -77,6 +77,17 @@ class Inputs:
         args, kwargs = pytree.tree_map(grow, (self.args, self.kwargs))
         return Inputs(args, kwargs)
 
+    def first(self, count: int) -> Inputs:
+        """The first samples only, copied; those there are, repeated, where there are fewer."""
+        if self.batch < count:
+            return self.repeated(-(-count // self.batch)).first(count)
+
+        def cut(leaf: Any) -> Any:
+            return leaf[:count].clone() if isinstance(leaf, Tensor) and self.carries_batch(leaf) else leaf
+
+        args, kwargs = pytree.tree_map(cut, (self.args, self.kwargs))
+        return Inputs(args, kwargs)
+
     def check_finite(self) -> None:
         for i, t in enumerate(self.tensors):
             if t.is_floating_point() and not bool(torch.isfinite(t).all()):

@@ -78,13 +78,14 @@ class Answer:
 
 def solve(problem: Problem, name: str = "auto") -> Answer:
     """Solve by the named method; ``auto`` takes Gauss–Newton where the per-sample Jacobian is small."""
-    from frpt.solvers import adam, gauss_newton, secant
+    from frpt.solvers import adam, gauss_newton, newton_krylov, secant
 
     if name == "auto":
         small = problem.inputs * problem.outputs <= problem.options.jacobian_entries
         name = "gauss_newton" if small else problem.options.large
-    method = {"gauss_newton": gauss_newton.solve, "secant": secant.solve, "adam": adam.solve}[name]
-    return method(problem)
+    methods = {"gauss_newton": gauss_newton, "secant": secant, "newton_krylov": newton_krylov, "adam": adam}
+    answer: Answer = methods[name].solve(problem)
+    return answer
 
 
 def row_norm(t: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from frpt.solvers import newton_krylov
 from frpt.solvers.composite import Answer, Problem, row_norm, spread
 
 _RIDGE = 1e-6
@@ -56,8 +57,22 @@ def solve(problem: Problem) -> Answer:
         rest = (error > problem.enough).nonzero().squeeze(1)
     if len(rest):
         _by_gradients(problem, rest, value, error, passes)
+        _rescued(problem, value, error, passes)
     before = row_norm(problem.target - problem.output)
     return Answer(value, passes, (error >= before) & (before > 0))
+
+
+def _rescued(problem: Problem, value: Tensor, error: Tensor, passes: Tensor) -> None:
+    """Samples that stalled with passes left go on by Gauss–Newton steps, which see more than the pairs at hand."""
+    left = problem.options.iterations - passes
+    rest = ((error > problem.enough) & (left > newton_krylov.INNER)).nonzero().squeeze(1)
+    if len(rest) == 0:
+        return
+    with torch.no_grad():
+        reached = problem.output.clone()
+        reached[rest] = problem.fn(value[rest], rest)
+    newton_krylov.descend(problem, rest, value, reached, passes)
+    error[rest] = row_norm(problem.target[rest] - reached[rest])
 
 
 def _by_residuals(problem: Problem, rest: Tensor, value: Tensor, error: Tensor, passes: Tensor) -> None:
