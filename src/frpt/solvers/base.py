@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import torch
@@ -124,6 +124,17 @@ class Prepared(Protocol):
     def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
         """(AᵀA + αI)⁻¹ Aᵀ r with alpha: (s,)."""
         ...
+
+
+@dataclass
+class Working:
+    """The state of an iteration over many systems: the first axis of every field runs over those still at work."""
+
+    def keep(self, mask: Tensor) -> None:
+        """Go on with some of them only. mask: (k,) bool."""
+        if not bool(mask.all()):
+            for f in fields(self):
+                setattr(self, f.name, getattr(self, f.name)[mask])
 
 
 def norm(t: Tensor) -> Tensor:

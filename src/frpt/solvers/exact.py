@@ -14,12 +14,13 @@ it is too large, G⁻¹ alone preconditions.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from frpt.solvers.base import norm, per_system
+from frpt.solvers.base import Working, norm, per_system
 from frpt.solvers.convolution import Convolution
 from frpt.solvers.krylov import CGLS
 from frpt.solvers.torus import Side, Torus
@@ -94,42 +95,63 @@ class Exact:
         answer = residual.new_zeros(len(residual), *self.conv.inputs)
         arrived = torch.zeros(len(residual), dtype=torch.bool, device=residual.device)
         r = residual * self._makes if self._wide else self.adjoint(residual)
-        x, p, before = torch.zeros_like(answer), torch.zeros_like(r), torch.zeros_like(r)
-        start = norm(r)
-        gamma, least, idle = torch.ones_like(start), start, torch.zeros_like(start)
-        going = torch.arange(len(residual), device=residual.device)
-        damping = per_system(alpha, r)
+        s = _State.begin(r, answer, alpha)
         wanted = self.tolerance * (0.1 if self.closed else 1e-3)  # the torus alone may be better conditioned than A
         enough, likely = gram.enough(wanted)
-        patience = torch.where(alpha > 0, torch.inf, _PATIENCE)
         for step in range(self.iterations):
-            there = norm(r) <= enough * start
+            there = norm(s.r) <= enough * s.start
             if step and bool(there.all()):
                 break
-            z = gram.inverse(r)
-            following = _dot(r, z)
-            error = following.clamp_min(0).sqrt() if self._wide else norm(z)
-            there |= (error <= wanted * norm(x)) & (norm(r) <= likely * start)
-            keep = ~there & (following > 0) & torch.isfinite(following) & (idle < patience)
+            s.z = gram.inverse(s.r)
+            following = _dot(s.r, s.z)
+            error = following.clamp_min(0).sqrt() if self._wide else norm(s.z)
+            there |= (error <= wanted * norm(s.x)) & (norm(s.r) <= likely * s.start)
+            keep = ~there & (following > 0) & torch.isfinite(following) & (s.idle < s.patience)
             if not bool(keep.all()):
-                answer, arrived = answer.index_copy(0, going, x), arrived.index_copy(0, going, there)
-                kept = (going, r, x, p, before, gamma, start, least, idle, patience, damping, z, following)
-                going, r, x, p, before, gamma, start, least, idle, patience, damping, z, following = (
-                    v[keep] for v in kept
-                )
-                if len(going) == 0:
+                answer, arrived = answer.index_copy(0, s.index, s.x), arrived.index_copy(0, s.index, there)
+                s.keep(keep)
+                following = following[keep]
+                if len(s.index) == 0:
                     return answer, arrived
-            p = z + per_system((following - _dot(before, z)) / gamma, z) * p
-            gamma, before = following, r
-            u = self.adjoint(p) if self._wide else self.apply(p)
-            q = (self.apply(u) if self._wide else self.adjoint(u)) + damping * p
-            length = _dot(p, r) / _dot(p, q).clamp_min(torch.finfo(r.dtype).tiny)
-            x = x + per_system(length, x) * (u if self._wide else p)
-            r = r - per_system(length, r) * q
-            idle = torch.where(norm(r) < 0.9 * least, 0.0, idle + 1)
-            least = torch.minimum(least, norm(r))
-        arrived = arrived.index_copy(0, going, norm(r) <= enough * start)
-        return answer.index_copy(0, going, x), arrived
+            s.p = s.z + per_system((following - _dot(s.before, s.z)) / s.gamma, s.z) * s.p
+            s.gamma, s.before = following, s.r
+            u = self.adjoint(s.p) if self._wide else self.apply(s.p)
+            q = (self.apply(u) if self._wide else self.adjoint(u)) + per_system(s.alpha, s.p) * s.p
+            length = _dot(s.p, s.r) / _dot(s.p, q).clamp_min(torch.finfo(q.dtype).tiny)
+            s.x = s.x + per_system(length, s.x) * (u if self._wide else s.p)
+            s.r = s.r - per_system(length, s.r) * q
+            s.idle = torch.where(norm(s.r) < 0.9 * s.least, 0.0, s.idle + 1)
+            s.least = torch.minimum(s.least, norm(s.r))
+        arrived = arrived.index_copy(0, s.index, norm(s.r) <= enough * s.start)
+        return answer.index_copy(0, s.index, s.x), arrived
+
+
+@dataclass
+class _State(Working):
+    """Systems at work: their index (k,), residual r and the one before, answer x, direction p, preconditioned residual
+    z, and per system α, rᵀz, the first and the least ‖r‖, steps without gain and how many are borne."""
+
+    index: Tensor
+    r: Tensor
+    before: Tensor
+    x: Tensor
+    p: Tensor
+    z: Tensor
+    alpha: Tensor
+    gamma: Tensor
+    start: Tensor
+    least: Tensor
+    idle: Tensor
+    patience: Tensor
+
+    @staticmethod
+    def begin(r: Tensor, x: Tensor, alpha: Tensor) -> _State:
+        """At x = 0; a damped system is never singular, and may take its time."""
+        none, start = torch.zeros_like(r), norm(r)
+        index = torch.arange(len(r), device=r.device)
+        patience = torch.where(alpha > 0, torch.inf, _PATIENCE)
+        ones, zeros = torch.ones_like(start), torch.zeros_like(start)
+        return _State(index, r, none, x, none, none, alpha, ones, start, start, zeros, patience)
 
 
 class Gram:

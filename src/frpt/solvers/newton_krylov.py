@@ -8,11 +8,12 @@ convolution's costs more than two passes. λ follows Levenberg and Marquardt, sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from frpt.solvers.base import Working
 from frpt.solvers.composite import Answer, Problem, row_norm
 
 INNER = 8
@@ -26,7 +27,7 @@ _LEAST, _MOST = 1e-10, 1e2
 
 
 @dataclass
-class _State:
+class _State(Working):
     """The samples still at work: index (k,), a, Φ(a), λ relative to the curvature, passes left, steps without gain."""
 
     index: Tensor
@@ -35,11 +36,6 @@ class _State:
     damping: Tensor
     left: Tensor
     idle: Tensor
-
-    def keep(self, mask: Tensor) -> None:
-        if not bool(mask.all()):
-            for f in fields(self):
-                setattr(self, f.name, getattr(self, f.name)[mask])
 
 
 def solve(problem: Problem) -> Answer:

@@ -8,12 +8,13 @@ A sample that is refused twice forgets its pairs, and goes down its gradient at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from frpt.solvers import newton_krylov
+from frpt.solvers.base import Working
 from frpt.solvers.composite import Answer, Problem, row_norm, spread
 
 _RIDGE = 1e-6
@@ -22,7 +23,7 @@ _PATIENCE = 10
 
 
 @dataclass
-class _State:
+class _State(Working):
     """The samples still at work: index (k,), base a, Φ(a), residual r, pairs s and y: (k, m, n), direction p, and
     per sample γ: (k, m), β, the residual last gained from, passes since then, and refusals in a row."""
 
@@ -38,11 +39,6 @@ class _State:
     mark: Tensor
     idle: Tensor
     refused: Tensor
-
-    def keep(self, mask: Tensor) -> None:
-        if not bool(mask.all()):
-            for f in fields(self):
-                setattr(self, f.name, getattr(self, f.name)[mask])
 
 
 def solve(problem: Problem) -> Answer:
