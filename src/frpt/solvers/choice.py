@@ -68,7 +68,7 @@ def _cheapest(conv: Convolution, options: SolverOptions) -> Choice:
     seam = torus.seam_size
     each = torus.system_bytes + conv.system_bytes
     spectra = 3 * torus.symbol_bytes
-    factor = 2 * torus.groups * seam**2 * conv.weight.element_size()
+    factor = 4 * torus.groups * seam**2 * conv.weight.element_size() + 3 * torus.pair_bytes  # damped beside undamped
     room = options.budget - each
     if conv.toroidal and torus.groups * seam**2 <= options.seam_entries and spectra + factor <= room:
         why = f"torus {_sizes(size)}, boundary system of {seam}{known}"
@@ -93,7 +93,7 @@ def _fitted(
     if way in ("blocks", "matrix"):
         each = 6 * (math.prod(conv.inputs) + math.prod(conv.outputs)) * conv.weight.element_size()
     _need(kept + each, options, f"one sample by {way}")
-    return Choice(way, why, (options.budget - kept) // each, size)
+    return Choice(way, why, int(options.budget - kept) // each, size)
 
 
 def _need(size: int, options: SolverOptions, what: str) -> None:

@@ -28,8 +28,6 @@ from frpt.solvers.torus import Side, Torus
 _FLOOR, _ALONE = 1e-10, 1e-5
 """Added to G, relative to its largest eigenvalue, with and without the seam: a frequency may vanish on the torus and
 not on the map."""
-
-
 _HOPELESS = 1e6
 """Condition number from which no number of plain conjugate-gradient steps finds A⁺ r: the gate will damp."""
 _PATIENCE = 30
@@ -74,6 +72,7 @@ class Exact:
         top = max(self.sigma_max**2, torch.finfo(alpha.dtype).tiny)
         power = round(math.log(float(alpha.min()) / top, 4))
         if self._damped is None or self._damped[0] != power:
+            self._damped = None  # the old factor goes before the new one is made
             self._damped = (power, self._gram.damped(top * 4.0**power))
         return self._finished(residual, alpha, self._damped[1], self.iterations)
 
@@ -163,7 +162,7 @@ class Gram:
         self.far: Side = "inputs" if wide else "outputs"
         symbol = torus.symbol()
         self._b = (symbol if wide else symbol.mH).contiguous()  # (f, g, near, far)
-        self._seamed = seam
+        self._floor = _FLOOR if seam else _ALONE
         self._seam = Seam(self) if seam else None
 
     def damped(self, alpha: float) -> Gram:
@@ -179,9 +178,7 @@ class Gram:
     def inner(self) -> Tensor:
         """G⁻¹: (f, g, near, near)."""
         info = torch.finfo(self._b.dtype)
-        extra = self.alpha + max(_FLOOR if self._seamed else _ALONE, 10 * info.eps) * max(
-            self.torus.sigma_max**2, info.tiny
-        )
+        extra = self.alpha + max(self._floor, 10 * info.eps) * max(self.torus.sigma_max**2, info.tiny)
         eye = torch.eye(self._b.shape[-2], dtype=self._b.dtype, device=self._b.device)
         found: Tensor = torch.cholesky_inverse(torch.linalg.cholesky(self._b @ self._b.mH + extra * eye))
         return found

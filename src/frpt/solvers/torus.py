@@ -67,6 +67,12 @@ class Torus:
         return self.frequencies * self.groups * self.channels("inputs") * self.channels("outputs") * complex_size
 
     @property
+    def pair_bytes(self) -> int:
+        """Of one complex matrix per frequency between all channels of both sides."""
+        channels = self.channels("inputs") + self.channels("outputs")
+        return self.frequencies * self.groups * channels**2 * 2 * self.conv.weight.element_size()
+
+    @property
     def system_bytes(self) -> int:
         """What a solve by frequencies needs for one sample: a few grids and spectra on either side."""
         channels = self.groups * (self.channels("inputs") + self.channels("outputs"))
