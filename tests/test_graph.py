@@ -177,7 +177,7 @@ LEVELS = [
     ["samples", "presets"],
     ["graph", "solvers", "embed"],
     ["rules"],
-    ["reconstruction", "ops"],
+    ["reconstruction", "record", "ops"],
     ["walk"],
     ["reverser"],
     ["targets", "train", "diagnose", "stats", "data", "zoo"],

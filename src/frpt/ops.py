@@ -13,8 +13,9 @@ from frpt.presets import COMPOSITE_SOLVERS, PRESETS, Gate, Preset
 from frpt.presets import preset as preset_of
 from frpt.rules.registry import Call, plain_site, rule_for
 from frpt.solvers.base import Measure, Solution
-from frpt.solvers.composite import Problem, solve
+from frpt.solvers.composite import Problem, chosen, solve
 from frpt.solvers.convolution import MODES
+from frpt.solvers.stationary import learn
 
 aten = torch.ops.aten
 
@@ -120,24 +121,52 @@ def _paddings(
 
 
 def composite(
-    anchor: Tensor, target: Tensor, fn: Callable[[Tensor], Tensor], solver: str = "auto", gate: Gate = Gate()
+    anchor: Tensor,
+    target: Tensor,
+    fn: Callable[[Tensor], Tensor],
+    solver: str = "auto",
+    gate: Gate | None = None,
+    *,
+    typical: Tensor | None = None,
+    preset: str | Preset = "default",
 ) -> Solution:
     """A near the anchor with fn(a) = t, for any differentiable fn that treats samples independently (III-C).
 
-    anchor: (b, ...), fn: (k, ...) -> (k, ...) for any number k of samples. solver: gauss_newton, secant, adam or auto.
+    anchor: (b, ...), fn: (k, ...) -> (k, ...) for any number k of samples. solver: gauss_newton, secant, newton_krylov,
+    adam or auto. typical: (n, ...), inputs that the average derivative of a block on feature maps is learnt from;
+    without them the anchors, and then a sample's result depends a little on the others of its batch.
     """
     if solver not in COMPOSITE_SOLVERS:
         raise OptionError(f"composite: unknown solver {solver!r}: there are {', '.join(COMPOSITE_SOLVERS)}")
+    chosen_preset = preset_of(preset)
     with torch.no_grad():
         output = fn(anchor)
     _check(anchor, output, target, "ops.composite")
-    options = PRESETS["default"].solver
-    problem = Problem(lambda a, _: fn(a), anchor.detach(), target.to(output), output, gate, options)
-    answer = solve(problem, solver)
+    _check_derivative(anchor, fn)
+    problem = Problem(
+        lambda a, _: fn(a), anchor.detach(), target.to(output), output, gate or chosen_preset.gate, chosen_preset.solver
+    )
+    if (name := chosen(problem, solver)) == "secant":
+        with torch.no_grad():
+            around = (anchor, output) if typical is None else (typical, fn(typical))
+        problem = replace(problem, stationary=learn(problem.fn, around[0].detach(), around[1]))
+    answer = solve(problem, name)
     with torch.no_grad():
         after = fn(answer.value)
     solution = Solution.of(answer.value, len(anchor), answer.fallback, answer.iterations).checked("ops.composite")
     return solution.measured(anchor, output, after, target, Measure())
+
+
+def _check_derivative(anchor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
+    """fn has a derivative, and depends on its input."""
+    with torch.enable_grad():
+        point = anchor[:1].detach().clone().requires_grad_(True)
+        out = fn(point)
+    if not out.requires_grad:
+        raise InputError(
+            "ops.composite: the output of fn does not depend differentiably on its input (detached, constant or made "
+            "of whole numbers), so there is nothing to reconstruct"
+        )
 
 
 def _reverse(call: Call, target: Tensor, preset: Preset) -> Solution:

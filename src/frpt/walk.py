@@ -13,21 +13,23 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from frpt.embed import Embedder
-from frpt.errors import InputError, NonFiniteError
-from frpt.graph.capture import Captured, where
+from frpt.errors import NonFiniteError
+from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
 from frpt.graph.names import Names
 from frpt.graph.plan import Plan, Unit
 from frpt.graph.ranges import ALL, ranges
 from frpt.presets import Preset
 from frpt.reconstruction import Reconstruction, UnitReport
+from frpt.record import Record
 from frpt.rules import rule_for
 from frpt.rules.conv import absorbs
 from frpt.rules.registry import Call, Site, bind
-from frpt.samples import Samples, relative
+from frpt.samples import relative
 from frpt.solvers.base import UNBOUNDED, Measure, Range, Solution
 from frpt.solvers.closing import Project, close
-from frpt.solvers.composite import BlockFunction, Problem, row_norm, solve
+from frpt.solvers.composite import BlockFunction, Problem, chosen, row_norm, solve
+from frpt.solvers.stationary import SAMPLES, Stationary, learn
 
 
 class Network:
@@ -36,10 +38,22 @@ class Network:
     def __init__(self, captured: Captured, inputs: Inputs) -> None:
         self.captured = captured
         self.inputs = inputs.first(2) if captured.dynamic else inputs
+        self.typical = inputs.first(SAMPLES) if captured.dynamic else inputs
         self.names = Names(captured)
         self.plans: dict[str, Plan] = {}
         self.ranges = ranges(captured.nodes)
         self.prepared: dict[tuple[Node, Node], dict[str, tuple[Any, Any]]] = {}
+        self._stationary: dict[tuple[Node, Node], Stationary | None] = {}
+
+    def stationary(self, unit: Unit) -> Stationary | None:
+        """The average derivative of a block, learnt once from the example inputs, so that no batch changes another."""
+        key = (unit.source, unit.sink)
+        if key not in self._stationary:
+            record = Record(self.captured, self.typical, {unit.source, unit.sink, *unit.side})
+            everyone = torch.arange(record.batch, device=record.values[unit.source].device)
+            fn, anchor, output, _ = record.block(unit, everyone)
+            self._stationary[key] = learn(fn, anchor, output)
+        return self._stationary[key]
 
 
 class Walk:
@@ -52,17 +66,15 @@ class Walk:
         self.found = found
         self.captured = found.captured
         self.batch = inputs.batch
-        given = self.captured.given(inputs)
         units = [u for p in plans for u in (*p.units, *([p.whole] if p.whole else []))]
         nodes = {n for u in units for n in (u.source, u.sink, *u.side)}
-        self.values = self.captured.run(
-            self.captured.nodes, given, nodes | {p.at for p in plans} | {self.captured.output}, self.batch
-        )
+        self.record = Record(self.captured, inputs, nodes | {p.at for p in plans} | {self.captured.output})
+        self.values = self.record.values
         output = self.values[self.captured.output]
         self._check_finite({n for p in plans for n in (p.at, *(u.sink for u in p.units))})
         self.embedder, self.y = embedder, y.to(output.device)
         target = self._embed(output)
-        samples = self._samples(self.captured.output)
+        samples = self.record.samples(self.captured.output)
         self.corrected = samples.rows(target != output).any(1)
         self.index = self.corrected.nonzero().squeeze(1)
         self.dtype = self.preset.solver.dtype
@@ -82,7 +94,7 @@ class Walk:
                 self._reports[key] = UnitReport.of(unit, solution, self.index, self.batch)
             reports.append(self._reports[key])
         anchor = self.values[plan.at]
-        samples = self._samples(plan.at)
+        samples = self.record.samples(plan.at)
         if len(self.index) == 0:
             none = torch.zeros(self.batch, dtype=torch.float64, device=anchor.device)
             return Reconstruction(plan.layer, anchor.clone(), anchor, none, self.corrected, none + 1, ())
@@ -139,7 +151,7 @@ class Walk:
         return self.embedder(output, self.y if rows is None else self.y[rows])
 
     def _solve(self, unit: Unit, target: Tensor) -> Solution:
-        at = Measure(self._samples(unit.source), self._samples(unit.sink))
+        at = Measure(self.record.samples(unit.source), self.record.samples(unit.sink))
         anchor = self._taken(unit.source)
         output = self._taken(unit.sink)
         call = planned_call(unit, self._value) if not unit.composite else None
@@ -158,7 +170,10 @@ class Walk:
     def _composite(self, unit: Unit, target: Tensor) -> tuple[Solution, Tensor]:
         """The block between two cut points, solved iteratively on its sub-graph."""
         problem, at, block = self._problem(unit, target)
-        answer = solve(problem, self.preset.solver.composite)
+        name = chosen(problem, self.preset.solver.composite)
+        if name == "secant":
+            problem = replace(problem, stationary=self.found.stationary(unit))
+        answer = solve(problem, name)
         everyone = torch.arange(len(answer.value), device=target.device)
         after = at.output.back(block(answer.value, everyone))
         value = at.input.back(answer.value).to(self.dtype)
@@ -168,72 +183,29 @@ class Walk:
         self, unit: Unit, target: Tensor, closed: float | None = None
     ) -> tuple[Problem, Measure, BlockFunction]:
         """A unit as a problem with samples first, evaluated in the model's precision (float32 between steps)."""
-        at = Measure(self._samples(unit.source), self._samples(unit.sink))
-        anchor, output = self._taken(unit.source), self._taken(unit.sink)
-        work = torch.float32 if anchor.dtype.itemsize < 4 else anchor.dtype
-
-        def block(a: Tensor, rows: Tensor) -> Tensor:
-            out = self._run_block(unit, at.input.back(a).to(anchor.dtype), self.index[rows])
-            return at.output.front(out).to(work)
-
-        front, wanted = at.input.front(anchor).to(work), at.output.front(target).to(work)
-        problem = Problem(
-            block, front, wanted, at.output.front(output).to(work), self.preset.gate, self.preset.solver,
-            self._range(unit.source), closed=closed,
-        )  # fmt: skip
-        return problem, at, block
-
-    def _run_block(self, unit: Unit, a: Tensor, index: Tensor) -> Tensor:
-        """Φ(a) of a unit's sub-graph for the samples ``index``; a graph of fixed batch size gets a whole batch."""
-        samples = self._samples(unit.source)
-        whole = not self.captured.dynamic
-        if whole:
-            anchor = self.values[unit.source]
-            a = samples.back(samples.front(anchor).index_copy(0, index, samples.front(a)))
-        batch = self.batch if whole else len(index)
-        env: dict[Node, Any] = {unit.source: a}
-        for node in unit.side:
-            env[node] = self._side(node, None if whole else index, batch)
-        result: Tensor = self.captured.run(unit.nodes, env, {unit.sink}, batch)[unit.sink]
-        return self._samples(unit.sink).take(result, index) if whole else result
-
-    def _side(self, node: Node, index: Tensor | None, batch: int) -> Any:
-        """A value held at its forward value, for some samples or (index None) all of them."""
-        if node not in self.values:
-            return self.captured.evaluate(node, self.values.__getitem__, batch)
-        value, samples = self.values[node], self.captured.samples(node)
-        if index is None or samples is None or not isinstance(value, Tensor):
-            return self.captured.size(node.meta.get("val"), batch) if isinstance(value, int | float) else value
-        return samples.take(value, index)
+        fn, anchor, output, at = self.record.block(unit, self.index)
+        wanted = at.output.front(target).to(anchor.dtype)
+        within = self._range(unit.source)
+        problem = Problem(fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within, closed=closed)
+        return problem, at, fn
 
     def _value(self, node: Node) -> Any:
         """A unit's argument, for the samples being corrected."""
-        return self._side(node, self.index, len(self.index))
+        return self.record.side(node, self.index, len(self.index))
 
     def _taken(self, node: Node) -> Tensor:
-        return self._samples(node).take(self.values[node], self.index)
-
-    def _samples(self, node: Node) -> Samples:
-        samples = self.captured.samples(node)
-        if samples is None:
-            raise InputError(
-                f"{where(node)}: its value has no batch axis, so there is nothing to reconstruct per sample"
-            )
-        return samples
+        return self.record.taken(node, self.index)
 
     def _range(self, node: Node) -> Range:
         low, high = self.found.ranges.get(node, ALL)
         return Range(low, high) if self.preset.ranges else UNBOUNDED
 
     def _check_finite(self, nodes: set[Node]) -> None:
-        for node in sorted(nodes, key=self.captured.order.__getitem__):
-            value = self.values[node]
-            if not bool(torch.isfinite(value).all()):
-                check_weights(self.captured.model)
-                raise NonFiniteError(
-                    f"{where(node)}: the forward pass produces NaN or infinity here; the layer before it overflows or "
-                    "divides by zero. Check its weights and the scale of the inputs."
-                )
+        try:
+            self.record.check_finite(nodes)
+        except NonFiniteError:
+            check_weights(self.captured.model)
+            raise
 
 
 def planned_call(unit: Unit, value_of: Any) -> Call | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from torch import Tensor
 from frpt.presets import Gate, SolverOptions
 from frpt.solvers.base import UNBOUNDED, Range
 from frpt.solvers.gate import admissible, admitted
+
+if TYPE_CHECKING:
+    from frpt.solvers.stationary import Stationary
 
 BlockFunction = Callable[[Tensor, Tensor], Tensor]
 """(a, index) -> Φ(a): a holds the samples ``index: (k,)`` of the batch, first axis; the result likewise."""
@@ -32,6 +36,8 @@ class Problem:
     within: Range = UNBOUNDED
     start: tuple[Tensor, Tensor] | None = None
     """Where to begin, if not at the anchor: (a, Φ(a))."""
+    stationary: Stationary | None = None
+    """The block's average derivative, where it is known (``solvers.stationary.learn``)."""
     closed: float | None = None
     """Stop at this share of the residual at the anchor, instead of ``options.tolerance`` of the target."""
 
@@ -76,15 +82,20 @@ class Answer:
     fallback: Tensor
 
 
+def chosen(problem: Problem, name: str) -> str:
+    """What ``auto`` stands for: Gauss–Newton where the per-sample Jacobian is small, else ``options.large``."""
+    if name != "auto":
+        return name
+    small = problem.inputs * problem.outputs <= problem.options.jacobian_entries
+    return "gauss_newton" if small else problem.options.large
+
+
 def solve(problem: Problem, name: str = "auto") -> Answer:
-    """Solve by the named method; ``auto`` takes Gauss–Newton where the per-sample Jacobian is small."""
+    """Solve by the named method."""
     from frpt.solvers import adam, gauss_newton, newton_krylov, secant
 
-    if name == "auto":
-        small = problem.inputs * problem.outputs <= problem.options.jacobian_entries
-        name = "gauss_newton" if small else problem.options.large
     methods = {"gauss_newton": gauss_newton, "secant": secant, "newton_krylov": newton_krylov, "adam": adam}
-    answer: Answer = methods[name].solve(problem)
+    answer: Answer = methods[chosen(problem, name)].solve(problem)
     return answer
 
 

@@ -2,8 +2,10 @@
 
 Each sample keeps a base (its best point) and up to m pairs (Δa, ΔΦ). A step solves the small least squares
 ``γ = argmin ‖r − Yγ‖² + ridge`` and goes to  a + Sγ + β p  with a fresh direction p for what the pairs don't explain,
-``r′ = r − Yγ``:  p = r′ (forward passes only, for blocks near the identity), or p = Jᵀr′ (one backward pass more).
-A sample that is refused twice forgets its pairs, and goes down its gradient at the base in ever smaller steps.
+``r′ = r − Yγ``.  First, by forward passes only:  p = r′ for blocks near the identity, or p = Kᴴ(KKᴴ + μ)⁻¹ r′ where the
+block's average derivative K is known (``stationary``). Where that stalls, by one backward pass more:  p = Jᵀr′, or
+(KᴴK + μ)⁻¹Jᵀr′. A sample that is refused twice forgets its pairs, and goes down its gradient at the base in ever
+smaller steps.
 """
 
 from __future__ import annotations
@@ -20,12 +22,43 @@ from frpt.solvers.composite import Answer, Problem, row_norm, spread
 _RIDGE = 1e-6
 _PATIENCE = 10
 """Passes without a 2 % gain after which a sample has stalled."""
+_WINDOW = 3
+"""Forward steps after which their contraction is judged: a sample leaves at 0.7 a step, later at 0.85."""
+
+
+@dataclass
+class _Best:
+    """The best so far, of all samples: value, Φ(value), the residual's norm; cost in halves of a pass."""
+
+    value: Tensor
+    reached: Tensor
+    error: Tensor
+    halves: Tensor
+
+    @staticmethod
+    def of(problem: Problem) -> _Best:
+        value, reached = (v.clone() for v in problem.start or (problem.anchor, problem.output))
+        none = torch.zeros(len(value), dtype=torch.long, device=value.device)
+        return _Best(value, reached, row_norm(problem.target - reached), none)
+
+    @property
+    def passes(self) -> Tensor:
+        return (self.halves + 1) // 2
+
+    def unfinished(self, problem: Problem) -> Tensor:
+        return (self.error > problem.enough).nonzero().squeeze(1)
+
+    def store(self, state: _State) -> None:
+        error = row_norm(state.r)
+        better = error < self.error[state.index]
+        won = state.index[better]
+        self.value[won], self.reached[won], self.error[won] = state.a[better], state.phi[better], error[better]
 
 
 @dataclass
 class _State(Working):
-    """The samples still at work: index (k,), base a, Φ(a), residual r, pairs s and y: (k, m, n), direction p, and
-    per sample γ: (k, m), β, the residual last gained from, passes since then, and refusals in a row."""
+    """The samples still at work: index (k,), base a, Φ(a), residual r, pairs s and y: (k, m, n) and y's Gram matrix,
+    direction p, and per sample γ: (k, m), β, the residual last gained from, passes since then, refusals in a row."""
 
     index: Tensor
     a: Tensor
@@ -33,6 +66,7 @@ class _State(Working):
     r: Tensor
     s: Tensor
     y: Tensor
+    gram: Tensor
     p: Tensor
     gamma: Tensor
     beta: Tensor
@@ -42,72 +76,82 @@ class _State(Working):
 
 
 def solve(problem: Problem) -> Answer:
-    """Residual directions where shapes allow; samples that stall with them start again at the anchor with Jᵀr."""
-    count = len(problem.anchor)
-    passes = torch.zeros(count, dtype=torch.long, device=problem.anchor.device)
-    value, reached = problem.start or (problem.anchor, problem.output)
-    value, error = value.clone(), row_norm(problem.target - reached)
-    rest = (error > problem.enough).nonzero().squeeze(1)
-    if problem.anchor.shape == problem.target.shape and problem.start is None and len(rest):
-        _by_residuals(problem, rest, value, error, passes)
-        rest = (error > problem.enough).nonzero().squeeze(1)
+    """Forward steps where the block allows them; samples that stall go on by gradients, then by Gauss–Newton.
+
+    After steps along the residual itself, which know nothing of the block, gradients start again at the anchor.
+    """
+    best = _Best.of(problem)
+    rest = best.unfinished(problem)
+    begin = problem.start or (problem.anchor, problem.output)
+    known = problem.stationary if problem.start is None else None
+    if len(rest) and (known is not None or (problem.anchor.shape == problem.target.shape and problem.start is None)):
+        _by_forward_steps(problem, best, rest)
+        rest = best.unfinished(problem)
+        begin = begin if known is None else (best.value, best.reached)
     if len(rest):
-        _by_gradients(problem, rest, value, error, passes)
-        _rescued(problem, value, error, passes)
+        _by_gradients(problem, best, _begin(problem, rest, *begin))
+        _rescue(problem, best)
     before = row_norm(problem.target - problem.output)
-    return Answer(value, passes, (error >= before) & (before > 0))
+    return Answer(best.value, best.passes, (best.error >= before) & (before > 0))
 
 
-def _rescued(problem: Problem, value: Tensor, error: Tensor, passes: Tensor) -> None:
+def _rescue(problem: Problem, best: _Best) -> None:
     """Samples that stalled with passes left go on by Gauss–Newton steps, which see more than the pairs at hand."""
-    left = problem.options.iterations - passes
-    rest = ((error > problem.enough) & (left > newton_krylov.INNER)).nonzero().squeeze(1)
-    if len(rest) == 0:
-        return
-    with torch.no_grad():
-        reached = problem.output.clone()
-        reached[rest] = problem.fn(value[rest], rest)
-    newton_krylov.descend(problem, rest, value, reached, passes)
-    error[rest] = row_norm(problem.target[rest] - reached[rest])
+    passes = best.passes
+    rest = best.unfinished(problem)
+    rest = rest[problem.options.iterations - passes[rest] > newton_krylov.INNER]
+    if len(rest):
+        newton_krylov.descend(problem, rest, best.value, best.reached, passes)
+        best.halves[rest] = 2 * passes[rest]
+        best.error[rest] = row_norm(problem.target[rest] - best.reached[rest])
 
 
-def _by_residuals(problem: Problem, rest: Tensor, value: Tensor, error: Tensor, passes: Tensor) -> None:
-    """p = r′: safeguarded Anderson acceleration. A sample that contracts by less than 0.7, later 0.85, leaves."""
-    state = _begin(problem, rest)
-    state.p = state.r.to(state.a.dtype)
-    for step in range(problem.options.iterations):
+def _by_forward_steps(problem: Problem, best: _Best, rest: Tensor) -> None:
+    """p from r′ alone: safeguarded Anderson acceleration. A sample that no longer contracts leaves."""
+    state = _begin(problem, rest, problem.anchor, problem.output)
+    state.p = _forward(problem, state.r)
+    for step in range(2 * problem.options.iterations):
         point = _proposal(problem, state)
-        passes[state.index] += 1
+        best.halves[state.index] += 1
         with torch.no_grad():
             phi = problem.fn(point, state.index)
         _judge(problem, state, point, phi, step)
-        _store(state, value, error)
+        best.store(state)
         now = row_norm(state.r)
         going = now > problem.enough[state.index]
-        if step % 3 == 2:
-            going &= now <= (0.7 if step == 2 else 0.85) ** 3 * state.mark
+        if step % _WINDOW == _WINDOW - 1:
+            going &= now <= (0.7 if step < _WINDOW else 0.85) ** _WINDOW * state.mark
             state.mark = now
-        state.gamma = _least_squares(state)
-        state.p = (state.r - _combine(state.y, state.gamma).reshape_as(state.r)).to(point.dtype)
         state.keep(going)
         if len(state.index) == 0:
             return
+        state.gamma = _least_squares(state)
+        state.p = _forward(problem, _unexplained(state))
 
 
-def _by_gradients(problem: Problem, rest: Tensor, value: Tensor, error: Tensor, passes: Tensor) -> None:
+def _forward(problem: Problem, left: Tensor) -> Tensor:
+    left = left.to(problem.anchor.dtype)
+    return left if problem.stationary is None else problem.stationary.step(left)
+
+
+def _by_gradients(problem: Problem, best: _Best, state: _State) -> None:
     """p = Jᵀr′ at the newest point: one forward and one backward pass a step."""
-    state = _begin(problem, rest)
     state.refused += 2  # nothing known yet: the first pass only looks at the gradient
-    for step in range(problem.options.iterations):
+    step = -1
+    while True:
+        state.keep(best.halves[state.index] < 2 * problem.options.iterations)
+        if len(state.index) == 0:
+            return
+        step += 1
         looking = state.refused == 2
         point = torch.where(spread(looking, state.a), state.a, _proposal(problem, state))
-        passes[state.index] += 1
+        best.halves[state.index] += 2
         with torch.enable_grad():
             point = point.detach().requires_grad_(True)
             out = problem.fn(point, state.index)
         if step or problem.start is not None:
             _judge(problem, state, point.detach(), out.detach(), step)
-        _store(state, value, error)
+        best.store(state)
         now = row_norm(state.r)
         gained = now < 0.98 * state.mark
         state.mark = torch.where(gained, now, state.mark)
@@ -115,32 +159,34 @@ def _by_gradients(problem: Problem, rest: Tensor, value: Tensor, error: Tensor, 
         going = (now > problem.enough[state.index]) & (state.idle < _PATIENCE)
         _turn(problem, state, point, out, looking, going)
         state.keep(going)
-        if len(state.index) == 0:
-            return
 
 
 def _turn(problem: Problem, state: _State, point: Tensor, out: Tensor, looking: Tensor, going: Tensor) -> None:
     """The next direction: from pairs and the newest gradient; after two refusals, the base's gradient alone."""
     plain = looking | (state.refused > 2)
-    forget = state.refused == 2
-    state.y = torch.where((forget | plain)[:, None, None], 0.0, state.y)
+    forget = (state.refused == 2) | plain
+    state.y = torch.where(forget[:, None, None], 0.0, state.y)
+    state.gram = torch.where(forget[:, None, None], 0.0, state.gram)
     state.gamma = _least_squares(state)
-    left = state.r - _combine(state.y, state.gamma).reshape_as(state.r)
+    left = _unexplained(state)
     size = row_norm(left).clamp_min(1e-300)  # pulled at unit size: tiny residuals must not underflow on the way
-    wanted = torch.where(spread(going, left), left / spread(size, left).to(left.dtype), 0.0).to(out.dtype)
+    wanted = torch.where(spread(going, left), left / spread(size, left), 0.0).to(out.dtype)
     (p,) = torch.autograd.grad(out, point, wanted)
-    p = torch.where(torch.isfinite(p), p, 0.0) * spread(size, p).to(p.dtype)
+    p = torch.where(torch.isfinite(p), p, 0.0)
     low, high = problem.within.low, problem.within.high
     p = torch.where(((state.a <= low) & (p < 0)) | ((state.a >= high) & (p > 0)), 0.0, p)
-    state.p = torch.where(spread(plain & ~looking, p), state.p, p)
     pull = row_norm(p)
-    cauchy = torch.where(pull > 0, 0.5 * (size / pull.clamp_min(1e-300)) ** 2, 0.0)
-    state.beta = torch.where(looking, cauchy, state.beta)
+    length = torch.where(pull > 0, 0.5 / pull.clamp_min(1e-300) ** 2, 0.0)
+    if problem.stationary is not None:
+        p, length = problem.stationary.scaled(p), torch.ones_like(length)
+    p = p * spread(size, p).to(p.dtype)
+    state.p = torch.where(spread(plain & ~looking, p), state.p, p)
+    state.beta = torch.where(looking, length, state.beta)
     state.refused = torch.where(looking, 3, state.refused)
 
 
-def _begin(problem: Problem, rest: Tensor) -> _State:
-    a, phi = (v[rest] for v in problem.start or (problem.anchor, problem.output))
+def _begin(problem: Problem, rest: Tensor, start: Tensor, reached: Tensor) -> _State:
+    a, phi = start[rest], reached[rest]
     r = problem.target[rest] - phi
     k, m = len(rest), problem.options.memory
     norm = row_norm(r)
@@ -151,7 +197,8 @@ def _begin(problem: Problem, rest: Tensor) -> _State:
         phi=phi,
         r=r,
         s=a.new_zeros(k, m, a[:1].numel()),
-        y=phi.new_zeros(k, m, phi[:1].numel()),
+        y=norm.new_zeros(k, m, phi[:1].numel()),
+        gram=norm.new_zeros(k, m, m),
         p=torch.zeros_like(a),
         gamma=norm.new_zeros(k, m),
         beta=torch.ones_like(norm),
@@ -181,29 +228,32 @@ def _judge(problem: Problem, state: _State, point: Tensor, phi: Tensor, step: in
 
 def _combine(pairs: Tensor, gamma: Tensor) -> Tensor:
     """Σ_m γ_m pairs_m: (k, n)."""
-    return torch.einsum("kmn,km->kn", pairs, gamma.to(pairs.dtype))
+    return (gamma.to(pairs.dtype)[:, None] @ pairs).squeeze(1)
+
+
+def _unexplained(state: _State) -> Tensor:
+    """r′ = r − Yγ, in double, like r."""
+    return state.r.double() - _combine(state.y, state.gamma).reshape_as(state.r)
 
 
 def _least_squares(state: _State) -> Tensor:
     """γ: (k, m), in double, every pair scaled to one, with a small ridge; empty pairs get γ = 0."""
-    y = state.y.double()
-    gram = y @ y.mT
-    right = (y @ state.r.flatten(1).double()[..., None]).squeeze(-1)
-    power = gram.diagonal(dim1=1, dim2=2)
+    right = (state.y @ state.r.flatten(1).double()[..., None]).squeeze(-1)
+    power = state.gram.diagonal(dim1=1, dim2=2)
     norm = torch.where(power > 0, power.clamp_min(1e-300).rsqrt(), 0.0)
-    eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-    scaled = gram * norm[:, :, None] * norm[:, None, :] + _RIDGE * eye
+    eye = torch.eye(power.shape[1], dtype=power.dtype, device=power.device)
+    scaled = state.gram * norm[:, :, None] * norm[:, None, :] + _RIDGE * eye
     gamma: Tensor = torch.linalg.solve(scaled, (right * norm)[..., None]).squeeze(-1) * norm
     return gamma
 
 
 def _remember(state: _State, da: Tensor, dphi: Tensor, step: int, tried: Tensor, good: Tensor) -> None:
     """Store the pair (non-finite ones as zero), and rescale β by what the fresh direction turned out to do."""
-    flat = dphi.flatten(1)
+    flat = dphi.flatten(1).double()
     finite = torch.isfinite(flat).all(1)
     flat = torch.where(finite[:, None], flat, 0.0)
     known = _combine(state.y, state.gamma)
-    fresh, left = (flat - known).double(), (state.r.flatten(1) - known).double()
+    fresh, left = flat - known, state.r.flatten(1) - known
     power = fresh.square().sum(1)
     ratio = torch.where(power > 0, (left * fresh).sum(1) / power.clamp_min(1e-300), 0.0)
     ratio = torch.where(finite, ratio, 0.0)
@@ -213,12 +263,5 @@ def _remember(state: _State, da: Tensor, dphi: Tensor, step: int, tried: Tensor,
     slot = step % state.s.shape[1]
     state.s[:, slot] = torch.where(finite[:, None], da.flatten(1), 0.0)
     state.y[:, slot] = flat
-
-
-def _store(state: _State, value: Tensor, error: Tensor) -> None:
-    """Write the base out where it beats what the sample already had."""
-    reached = row_norm(state.r)
-    better = reached < error[state.index]
-    won = state.index[better]
-    value[won] = state.a[better]
-    error[won] = reached[better]
+    row = (state.y @ flat[..., None]).squeeze(-1)
+    state.gram[:, slot], state.gram[:, :, slot] = row, row

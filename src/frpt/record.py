@@ -1,0 +1,82 @@
+"""A recorded forward pass, and any unit of it run again from another feature, for some of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from frpt.errors import InputError, NonFiniteError
+from frpt.graph.capture import Captured, where
+from frpt.graph.inputs import Inputs
+from frpt.graph.plan import Unit
+from frpt.samples import Samples
+from frpt.solvers.base import Measure
+from frpt.solvers.composite import BlockFunction
+
+
+class Record:
+    """The values at some nodes for one batch. What a unit needs from elsewhere is held at its recorded value."""
+
+    def __init__(self, captured: Captured, inputs: Inputs, nodes: Iterable[Node]) -> None:
+        self.captured = captured
+        self.batch = inputs.batch
+        self.values = captured.run(captured.nodes, captured.given(inputs), set(nodes), self.batch)
+
+    def samples(self, node: Node) -> Samples:
+        samples = self.captured.samples(node)
+        if samples is None:
+            raise InputError(
+                f"{where(node)}: its value has no batch axis, so there is nothing to reconstruct per sample"
+            )
+        return samples
+
+    def taken(self, node: Node, index: Tensor) -> Tensor:
+        """A node's value for the samples ``index: (k,)``."""
+        return self.samples(node).take(self.values[node], index)
+
+    def side(self, node: Node, index: Tensor | None, batch: int) -> Any:
+        """A value held at its forward value, for some samples or (index None) all of them."""
+        if node not in self.values:
+            return self.captured.evaluate(node, self.values.__getitem__, batch)
+        value, samples = self.values[node], self.captured.samples(node)
+        if index is None or samples is None or not isinstance(value, Tensor):
+            return self.captured.size(node.meta.get("val"), batch) if isinstance(value, int | float) else value
+        return samples.take(value, index)
+
+    def run(self, unit: Unit, a: Tensor, index: Tensor) -> Tensor:
+        """Φ(a) of a unit's sub-graph for the samples ``index``; a graph of fixed batch size gets a whole batch."""
+        samples = self.samples(unit.source)
+        whole = not self.captured.dynamic
+        if whole:
+            anchor = self.values[unit.source]
+            a = samples.back(samples.front(anchor).index_copy(0, index, samples.front(a)))
+        batch = self.batch if whole else len(index)
+        env: dict[Node, Any] = {unit.source: a}
+        for node in unit.side:
+            env[node] = self.side(node, None if whole else index, batch)
+        result: Tensor = self.captured.run(unit.nodes, env, {unit.sink}, batch)[unit.sink]
+        return self.samples(unit.sink).take(result, index) if whole else result
+
+    def block(self, unit: Unit, index: Tensor) -> tuple[BlockFunction, Tensor, Tensor, Measure]:
+        """(Φ, â, Φ(â), where the samples are) of the samples ``index``, samples first, in at least float32."""
+        at = Measure(self.samples(unit.source), self.samples(unit.sink))
+        anchor, output = self.taken(unit.source, index), self.taken(unit.sink, index)
+        work = torch.float32 if anchor.dtype.itemsize < 4 else anchor.dtype
+
+        def fn(a: Tensor, rows: Tensor) -> Tensor:
+            out = self.run(unit, at.input.back(a).to(anchor.dtype), index[rows])
+            return at.output.front(out).to(work)
+
+        return fn, at.input.front(anchor).to(work), at.output.front(output).to(work), at
+
+    def check_finite(self, nodes: Iterable[Node]) -> None:
+        for node in sorted(nodes, key=self.captured.order.__getitem__):
+            if not bool(torch.isfinite(self.values[node]).all()):
+                raise NonFiniteError(
+                    f"{where(node)}: the forward pass produces NaN or infinity here; the layer before it overflows or "
+                    "divides by zero. Check its weights and the scale of the inputs."
+                )

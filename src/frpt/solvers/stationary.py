@@ -1,0 +1,146 @@
+"""The average derivative of a block that treats every place of a map alike: one small matrix per frequency.
+
+J ≈ K,  K(f) = E[V(f) U(f)ᴴ],  v = J u for white u; taps farther than a few places are dropped
+p = Kᴴ(KKᴴ + μ)⁻¹ r      instead of a backward pass
+p = (KᴴK + μ)⁻¹ Jᵀr      in place of the plain gradient
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from frpt.solvers.composite import BlockFunction, row_norm, spread
+
+SAMPLES = 8
+"""Most samples it is learnt from."""
+_PROBES = 8
+"""Random inputs per sample, each one forward pass; the last tests what was learnt from the others."""
+_REACH = 2
+"""Taps kept on either side."""
+_LENGTH = 1e-2
+"""Size of a probe relative to the feature: long enough to average over kinks."""
+_RIDGE = 0.3
+"""μ in units of the mean of KKᴴ's diagonal; what J does beyond its average acts as noise on K."""
+_EXPLAINED = 0.2
+"""Share of a fresh probe's response that K has to explain to be of use."""
+_ENTRIES = 40_000_000
+
+
+@dataclass(frozen=True)
+class Stationary:
+    """K: (*f, o, i) and G = (KKᴴ + μ)⁻¹: (*f, o, o); i counts the places that a stride folds into one as channels."""
+
+    response: Tensor
+    inverse: Tensor
+    ridge: float
+    space: tuple[int, ...]
+    fold: tuple[int, ...]
+    explained: float
+
+    def step(self, r: Tensor) -> Tensor:
+        """Kᴴ G r. r: (k, o, *space) -> (k, c, *in)."""
+        return self._back(_times(self.response.mH, _times(self.inverse, _to_frequencies(r))))
+
+    def scaled(self, g: Tensor) -> Tensor:
+        """(KᴴK + μ)⁻¹ g = (g − Kᴴ G K g) / μ. g: (k, c, *in)."""
+        spectrum = _times(self.response, _to_frequencies(folded(g, self.fold)))
+        return (g - self._back(_times(self.response.mH, _times(self.inverse, spectrum)))) / self.ridge
+
+    def _back(self, spectrum: Tensor) -> Tensor:
+        axes = tuple(range(2, 2 + len(self.space)))
+        x: Tensor = torch.fft.irfftn(spectrum.movedim((-2, -1), (1, 0)), s=self.space, dim=axes)
+        return unfolded(x, self.fold)
+
+
+def learn(fn: BlockFunction, anchor: Tensor, output: Tensor, seed: int = 0) -> Stationary | None:
+    """From the block's response to white noise around its anchors, (b, c, *in) -> (b, o, *space).
+
+    None where the block is not of that kind: no map with at least two axes before and behind it, no whole stride, too
+    large, or an average derivative that explains too little of the response.
+    """
+    space = tuple(output.shape[2:])
+    if (
+        len(space) < 2
+        or anchor.dim() != output.dim()
+        or any(n % m for n, m in zip(anchor.shape[2:], space, strict=True))
+    ):
+        return None
+    fold = tuple(n // m for n, m in zip(anchor.shape[2:], space, strict=True))
+    inputs, outputs = anchor.shape[1] * prod(fold), output.shape[1]
+    if prod(space) * outputs * (inputs + outputs) > 2 * _ENTRIES:
+        return None
+    anchor, output = anchor[:SAMPLES], output[:SAMPLES]
+    index = torch.arange(len(anchor), device=anchor.device)
+    generator = torch.Generator().manual_seed(seed)
+    length = spread(_LENGTH * row_norm(anchor) / anchor[0].numel() ** 0.5, anchor).to(anchor.dtype)
+
+    def probe() -> tuple[Tensor, Tensor]:
+        noise = torch.randn(anchor.shape, generator=generator).to(anchor)
+        with torch.no_grad():
+            response = (fn(anchor + length * noise, index) - output) / length
+        return _to_frequencies(folded(noise, fold)), _to_frequencies(response)
+
+    if not bool((length > 0).all()):
+        return None
+    cross: Tensor | float = 0.0
+    for _ in range(_PROBES - 1):
+        u, v = probe()
+        cross = cross + v @ u.mH
+    assert isinstance(cross, Tensor)
+    response = _near(cross / ((_PROBES - 1) * len(anchor) * prod(space)), space)
+    u, v = probe()
+    explained = 1 - float((v - response @ u).abs().square().sum() / v.abs().square().sum().clamp_min(1e-30))
+    if not explained >= _EXPLAINED:
+        return None
+    gram = response @ response.mH
+    ridge = _RIDGE * float(gram.diagonal(dim1=-2, dim2=-1).real.mean())
+    eye = torch.eye(outputs, dtype=gram.dtype, device=gram.device)
+    return Stationary(response, torch.linalg.inv(gram + ridge * eye), ridge, space, fold, explained)
+
+
+def folded(x: Tensor, fold: tuple[int, ...]) -> Tensor:
+    """(b, c, *in) -> (b, c·∏fold, *in/fold): the places one output place steps over, as channels."""
+    if all(s == 1 for s in fold):
+        return x
+    split = [n for size, s in zip(x.shape[2:], fold, strict=True) for n in (size // s, s)]
+    x = x.reshape(*x.shape[:2], *split)
+    rank = len(fold)
+    places, within = [2 + 2 * k for k in range(rank)], [3 + 2 * k for k in range(rank)]
+    x = x.permute(0, 1, *within, *places)
+    return x.flatten(1, 1 + rank)
+
+
+def unfolded(x: Tensor, fold: tuple[int, ...]) -> Tensor:
+    """The inverse of ``folded``."""
+    if all(s == 1 for s in fold):
+        return x
+    rank, space = len(fold), x.shape[2:]
+    x = x.reshape(len(x), -1, *fold, *space)
+    order = [n for k in range(rank) for n in (2 + rank + k, 2 + k)]
+    return x.permute(0, 1, *order).reshape(len(x), -1, *(n * s for n, s in zip(space, fold, strict=True)))
+
+
+def _to_frequencies(x: Tensor) -> Tensor:
+    """(b, c, *space) -> (*f, c, b)."""
+    spectrum: Tensor = torch.fft.rfftn(x, dim=tuple(range(2, x.dim())))
+    return spectrum.movedim((1, 0), (-2, -1))
+
+
+def _times(matrices: Tensor, spectrum: Tensor) -> Tensor:
+    return matrices.to(spectrum.dtype) @ spectrum
+
+
+def _near(cross: Tensor, space: tuple[int, ...]) -> Tensor:
+    """The same response without the taps beyond reach. cross: (*f, o, i)."""
+    axes = tuple(range(len(space)))
+    taps = torch.fft.irfftn(cross, s=space, dim=axes)
+    for axis, size in enumerate(space):
+        place = torch.arange(size, device=taps.device)
+        near = torch.minimum(place, size - place) <= _REACH
+        taps = taps * near.reshape(*[-1 if k == axis else 1 for k in range(taps.dim())])
+    response: Tensor = torch.fft.rfftn(taps, dim=axes)
+    return response
