@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench bench-conv clean
+.PHONY: demo test lint bench bench-conv bench-composite clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("frpt needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
@@ -28,6 +28,9 @@ bench: $(READY)
 
 bench-conv: $(READY)
 	$(BIN)/python benchmarks/conv.py
+
+bench-composite: $(READY)
+	$(BIN)/python benchmarks/composite.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -96,7 +96,16 @@ def solve(problem: Problem, name: str = "auto") -> Answer:
 
     methods = {"gauss_newton": gauss_newton, "secant": secant, "newton_krylov": newton_krylov, "adam": adam}
     answer: Answer = methods[chosen(problem, name)].solve(problem)
-    return answer
+    return replace(answer, fallback=answer.fallback | _held(problem, answer.value))
+
+
+def _held(problem: Problem, value: Tensor) -> Tensor:
+    """Samples that the gate's bounds held: a hair farther from the anchor and they would not pass. (b,) bool."""
+    if not problem.gate.enabled:
+        return torch.zeros(len(value), dtype=torch.bool, device=value.device)
+    farther = problem.anchor + (1 + 1e-4) * (value - problem.anchor)
+    moved = (value != problem.anchor).flatten(1).any(1)
+    return moved & ~admissible(farther, problem.anchor, problem.gate)
 
 
 def row_norm(t: Tensor) -> Tensor:

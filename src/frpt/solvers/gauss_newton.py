@@ -13,6 +13,8 @@ from frpt.solvers.gate import tikhonov
 SHRINK = 0.8
 TRIALS = 8
 STEPS = 20
+_COPIES = 5
+"""Tensors of a Jacobian's size alive at one time: rows as pulled, their stack, its double, the factors."""
 
 
 def solve(problem: Problem) -> Answer:
@@ -27,16 +29,26 @@ def solve(problem: Problem) -> Answer:
         if len(index) == 0:
             break
         passes[index] += 1
-        jacobian = jacobians(problem, value[index], index)
-        residual = (problem.target - phi)[index].double().flatten(1)
-        step, damped = _step(problem, jacobian, value[index], residual, index)
-        fallback[index] |= damped
-        moved = _backtrack(problem, value, phi, step, index)
+        moved = torch.cat([_advance(problem, value, phi, fallback, part) for part in index.split(_at_once(problem))])
         left = row_norm(problem.target - phi)[index] > problem.options.tolerance * scale[index]
         index = index[moved & left]
     start = row_norm(problem.target - problem.output)
-    worse = (row_norm(problem.target - phi) >= start) & (start > 0)
+    worse = (row_norm(problem.target - phi) >= start) & (start > problem.options.tolerance * scale)
     return Answer(value, passes, fallback | worse)
+
+
+def _at_once(problem: Problem) -> int:
+    """Samples whose Jacobians, with their factors and copies, fit into the memory budget."""
+    return max(1, problem.options.budget // (_COPIES * 8 * problem.inputs * problem.outputs))
+
+
+def _advance(problem: Problem, value: Tensor, phi: Tensor, fallback: Tensor, index: Tensor) -> Tensor:
+    """One step of the samples ``index``, written to value, phi and fallback; (k,) bool: which samples moved."""
+    jacobian = jacobians(problem, value[index], index)
+    residual = (problem.target[index] - phi[index]).double().flatten(1)
+    step, damped = _step(problem, jacobian, value[index], residual, index)
+    fallback[index] |= damped
+    return _backtrack(problem, value, phi, step, index)
 
 
 def jacobians(problem: Problem, a: Tensor, index: Tensor) -> Tensor:
@@ -80,7 +92,7 @@ def _backtrack(problem: Problem, value: Tensor, phi: Tensor, step: Tensor, index
     """Shorten each sample's step until its residual drops; (k,) bool: which samples moved. Writes value and phi."""
     moved = torch.zeros(len(index), dtype=torch.bool, device=index.device)
     waiting = torch.arange(len(index), device=index.device)
-    for length in [problem.options.damping * SHRINK**k for k in range(TRIALS + 1)]:
+    for length in [problem.options.damping * SHRINK**k for k in range(TRIALS)]:
         rows = index[waiting]
         point = problem.inside(
             (value[rows].double() + length * step[waiting].reshape(value[rows].shape)).to(value.dtype), rows

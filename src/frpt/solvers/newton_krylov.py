@@ -48,7 +48,7 @@ def solve(problem: Problem) -> Answer:
     descend(problem, rest, value, reached, passes)
     before = row_norm(problem.target - problem.output)
     worse = row_norm(problem.target - reached) >= before
-    return Answer(value, passes, worse & (before > 0))
+    return Answer(value, passes, worse & (before > problem.enough))
 
 
 def descend(problem: Problem, rest: Tensor, value: Tensor, reached: Tensor, passes: Tensor) -> None:

@@ -57,8 +57,9 @@ class _Best:
 
 @dataclass
 class _State(Working):
-    """The samples still at work: index (k,), base a, Φ(a), residual r, pairs s and y: (k, m, n) and y's Gram matrix,
-    direction p, and per sample γ: (k, m), β, the residual last gained from, passes since then, refusals in a row."""
+    """The samples still at work: index (k,), base a, Φ(a), residual r, pairs s and y: (k, m, n), y's products with
+    itself and with r, direction p, γ: (k, m) and what it explains, Yγ: (k, n); and per sample β, the residual last
+    gained from, passes since then, refusals in a row."""
 
     index: Tensor
     a: Tensor
@@ -67,8 +68,10 @@ class _State(Working):
     s: Tensor
     y: Tensor
     gram: Tensor
+    right: Tensor
     p: Tensor
     gamma: Tensor
+    known: Tensor
     beta: Tensor
     mark: Tensor
     idle: Tensor
@@ -92,7 +95,7 @@ def solve(problem: Problem) -> Answer:
         _by_gradients(problem, best, _begin(problem, rest, *begin))
         _rescue(problem, best)
     before = row_norm(problem.target - problem.output)
-    return Answer(best.value, best.passes, (best.error >= before) & (before > 0))
+    return Answer(best.value, best.passes, (best.error >= before) & (before > problem.enough))
 
 
 def _rescue(problem: Problem, best: _Best) -> None:
@@ -125,7 +128,7 @@ def _by_forward_steps(problem: Problem, best: _Best, rest: Tensor) -> None:
         state.keep(going)
         if len(state.index) == 0:
             return
-        state.gamma = _least_squares(state)
+        _least_squares(state)
         state.p = _forward(problem, _unexplained(state))
 
 
@@ -139,12 +142,13 @@ def _by_gradients(problem: Problem, best: _Best, state: _State) -> None:
     state.refused += 2  # nothing known yet: the first pass only looks at the gradient
     step = -1
     while True:
-        state.keep(best.halves[state.index] < 2 * problem.options.iterations)
+        state.keep(best.halves[state.index] + 2 <= 2 * problem.options.iterations)
         if len(state.index) == 0:
             return
         step += 1
         looking = state.refused == 2
-        point = torch.where(spread(looking, state.a), state.a, _proposal(problem, state))
+        point = state.a if bool(looking.all()) else _proposal(problem, state)
+        point = _where(looking, state.a, point)
         best.halves[state.index] += 2
         with torch.enable_grad():
             point = point.detach().requires_grad_(True)
@@ -164,10 +168,10 @@ def _by_gradients(problem: Problem, best: _Best, state: _State) -> None:
 def _turn(problem: Problem, state: _State, point: Tensor, out: Tensor, looking: Tensor, going: Tensor) -> None:
     """The next direction: from pairs and the newest gradient; after two refusals, the base's gradient alone."""
     plain = looking | (state.refused > 2)
-    forget = (state.refused == 2) | plain
-    state.y = torch.where(forget[:, None, None], 0.0, state.y)
-    state.gram = torch.where(forget[:, None, None], 0.0, state.gram)
-    state.gamma = _least_squares(state)
+    forget = ((state.refused == 2) | plain).nonzero().squeeze(1)
+    if len(forget):
+        state.y[forget], state.gram[forget], state.right[forget] = 0.0, 0.0, 0.0
+    _least_squares(state)
     left = _unexplained(state)
     size = row_norm(left).clamp_min(1e-300)  # pulled at unit size: tiny residuals must not underflow on the way
     wanted = torch.where(spread(going, left), left / spread(size, left), 0.0).to(out.dtype)
@@ -180,7 +184,7 @@ def _turn(problem: Problem, state: _State, point: Tensor, out: Tensor, looking: 
     if problem.stationary is not None:
         p, length = problem.stationary.scaled(p), torch.ones_like(length)
     p = p * spread(size, p).to(p.dtype)
-    state.p = torch.where(spread(plain & ~looking, p), state.p, p)
+    state.p = _where(plain & ~looking, state.p, p)
     state.beta = torch.where(looking, length, state.beta)
     state.refused = torch.where(looking, 3, state.refused)
 
@@ -199,8 +203,10 @@ def _begin(problem: Problem, rest: Tensor, start: Tensor, reached: Tensor) -> _S
         s=a.new_zeros(k, m, a[:1].numel()),
         y=norm.new_zeros(k, m, phi[:1].numel()),
         gram=norm.new_zeros(k, m, m),
+        right=norm.new_zeros(k, m),
         p=torch.zeros_like(a),
         gamma=norm.new_zeros(k, m),
+        known=norm.new_zeros(k, phi[:1].numel()),
         beta=torch.ones_like(norm),
         mark=norm,
         idle=none,
@@ -220,10 +226,17 @@ def _judge(problem: Problem, state: _State, point: Tensor, phi: Tensor, step: in
     good = torch.isfinite(new) & (new < row_norm(state.r))
     tried = state.refused != 2
     _remember(state, point - state.a, phi - state.phi, step, tried, good)
-    state.a = torch.where(spread(good, point), point, state.a)
-    state.phi = torch.where(spread(good, phi), phi, state.phi)
-    state.r = torch.where(spread(good, residual), residual, state.r)
+    state.a = _where(good, point, state.a)
+    state.phi = _where(good, phi, state.phi)
+    state.r = _where(good, residual, state.r)
     state.refused = torch.where(good, 0, state.refused + tried.long())
+
+
+def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """Per sample, without a copy where all agree. mask: (k,)."""
+    if bool(mask.all()):
+        return yes
+    return torch.where(spread(mask, yes), yes, no) if bool(mask.any()) else no
 
 
 def _combine(pairs: Tensor, gamma: Tensor) -> Tensor:
@@ -233,27 +246,25 @@ def _combine(pairs: Tensor, gamma: Tensor) -> Tensor:
 
 def _unexplained(state: _State) -> Tensor:
     """r′ = r − Yγ, in double, like r."""
-    return state.r.double() - _combine(state.y, state.gamma).reshape_as(state.r)
+    return state.r.double() - state.known.reshape_as(state.r)
 
 
-def _least_squares(state: _State) -> Tensor:
+def _least_squares(state: _State) -> None:
     """γ: (k, m), in double, every pair scaled to one, with a small ridge; empty pairs get γ = 0."""
-    right = (state.y @ state.r.flatten(1).double()[..., None]).squeeze(-1)
     power = state.gram.diagonal(dim1=1, dim2=2)
     norm = torch.where(power > 0, power.clamp_min(1e-300).rsqrt(), 0.0)
     eye = torch.eye(power.shape[1], dtype=power.dtype, device=power.device)
     scaled = state.gram * norm[:, :, None] * norm[:, None, :] + _RIDGE * eye
-    gamma: Tensor = torch.linalg.solve(scaled, (right * norm)[..., None]).squeeze(-1) * norm
-    return gamma
+    state.gamma = torch.linalg.solve(scaled, (state.right * norm)[..., None]).squeeze(-1) * norm
+    state.known = _combine(state.y, state.gamma)
 
 
 def _remember(state: _State, da: Tensor, dphi: Tensor, step: int, tried: Tensor, good: Tensor) -> None:
     """Store the pair (non-finite ones as zero), and rescale β by what the fresh direction turned out to do."""
-    flat = dphi.flatten(1).double()
+    flat, r = dphi.flatten(1).double(), state.r.flatten(1).double()
     finite = torch.isfinite(flat).all(1)
-    flat = torch.where(finite[:, None], flat, 0.0)
-    known = _combine(state.y, state.gamma)
-    fresh, left = flat - known, state.r.flatten(1) - known
+    flat = _where(finite, flat, torch.zeros_like(flat))
+    fresh, left = flat - state.known, r - state.known
     power = fresh.square().sum(1)
     ratio = torch.where(power > 0, (left * fresh).sum(1) / power.clamp_min(1e-300), 0.0)
     ratio = torch.where(finite, ratio, 0.0)
@@ -261,7 +272,9 @@ def _remember(state: _State, da: Tensor, dphi: Tensor, step: int, tried: Tensor,
     ratio = torch.where(plain, ratio.clamp(0.01, 0.5), ratio.clamp(0.25, 4.0))
     state.beta = torch.where(tried, state.beta * ratio, state.beta)
     slot = step % state.s.shape[1]
-    state.s[:, slot] = torch.where(finite[:, None], da.flatten(1), 0.0)
+    state.s[:, slot] = _where(finite, da.flatten(1), torch.zeros_like(da).flatten(1))
     state.y[:, slot] = flat
     row = (state.y @ flat[..., None]).squeeze(-1)
     state.gram[:, slot], state.gram[:, :, slot] = row, row
+    state.right[:, slot] = (flat * r).sum(1)
+    state.right = state.right - torch.where(good, 1.0, 0.0)[:, None] * row  # an accepted step leaves r − Δφ

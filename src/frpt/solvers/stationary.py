@@ -23,8 +23,6 @@ _REACH = 2
 """Taps kept on either side."""
 _LENGTH = 1e-2
 """Size of a probe relative to the feature: long enough to average over kinks."""
-_RIDGE = 0.3
-"""μ in units of the mean of KKᴴ's diagonal; what J does beyond its average acts as noise on K."""
 _EXPLAINED = 0.2
 """Share of a fresh probe's response that K has to explain to be of use."""
 _ENTRIES = 40_000_000
@@ -32,7 +30,10 @@ _ENTRIES = 40_000_000
 
 @dataclass(frozen=True)
 class Stationary:
-    """K: (*f, o, i) and G = (KKᴴ + μ)⁻¹: (*f, o, o); i counts the places that a stride folds into one as channels."""
+    """K: (f, 2o, 2i) and Kᴴ(KKᴴ + μ)⁻¹: (f, 2i, 2o), real and imaginary parts side by side.
+
+    i counts the places that a stride folds into one as channels.
+    """
 
     response: Tensor
     inverse: Tensor
@@ -42,17 +43,20 @@ class Stationary:
     explained: float
 
     def step(self, r: Tensor) -> Tensor:
-        """Kᴴ G r. r: (k, o, *space) -> (k, c, *in)."""
-        return self._back(_times(self.response.mH, _times(self.inverse, _to_frequencies(r))))
+        """Kᴴ(KKᴴ + μ)⁻¹ r. r: (k, o, *space) -> (k, c, *in)."""
+        return self._back(_times(self.inverse, _parts(r)))
 
     def scaled(self, g: Tensor) -> Tensor:
-        """(KᴴK + μ)⁻¹ g = (g − Kᴴ G K g) / μ. g: (k, c, *in)."""
-        spectrum = _times(self.response, _to_frequencies(folded(g, self.fold)))
-        return (g - self._back(_times(self.response.mH, _times(self.inverse, spectrum)))) / self.ridge
+        """(KᴴK + μ)⁻¹ g = (g − Kᴴ(KKᴴ + μ)⁻¹ K g) / μ. g: (k, c, *in)."""
+        along = _times(self.inverse, _times(self.response, _parts(folded(g, self.fold))))
+        return (g - self._back(along)) / self.ridge
 
-    def _back(self, spectrum: Tensor) -> Tensor:
-        axes = tuple(range(2, 2 + len(self.space)))
-        x: Tensor = torch.fft.irfftn(spectrum.movedim((-2, -1), (1, 0)), s=self.space, dim=axes)
+    def _back(self, parts: Tensor) -> Tensor:
+        """(f, 2i, k) -> (k, c, *in)."""
+        half = (*self.space[:-1], self.space[-1] // 2 + 1)
+        paired = parts.reshape(len(parts), 2, -1, parts.shape[-1]).permute(3, 2, 0, 1).contiguous()
+        spectrum = torch.view_as_complex(paired).reshape(*paired.shape[:2], *half)
+        x: Tensor = torch.fft.irfftn(spectrum, s=self.space, dim=tuple(range(2, spectrum.dim())))
         return unfolded(x, self.fold)
 
 
@@ -82,7 +86,7 @@ def learn(fn: BlockFunction, anchor: Tensor, output: Tensor, seed: int = 0) -> S
         noise = torch.randn(anchor.shape, generator=generator).to(anchor)
         with torch.no_grad():
             response = (fn(anchor + length * noise, index) - output) / length
-        return _to_frequencies(folded(noise, fold)), _to_frequencies(response)
+        return _spectra(folded(noise, fold)), _spectra(response)
 
     if not bool((length > 0).all()):
         return None
@@ -97,9 +101,11 @@ def learn(fn: BlockFunction, anchor: Tensor, output: Tensor, seed: int = 0) -> S
     if not explained >= _EXPLAINED:
         return None
     gram = response @ response.mH
-    ridge = _RIDGE * float(gram.diagonal(dim1=-2, dim2=-1).real.mean())
+    # what K does not explain of J is spread over all frequencies and channels, like noise
+    ridge = (1 - explained) / explained * float(gram.diagonal(dim1=-2, dim2=-1).real.mean())
     eye = torch.eye(outputs, dtype=gram.dtype, device=gram.device)
-    return Stationary(response, torch.linalg.inv(gram + ridge * eye), ridge, space, fold, explained)
+    inverse = torch.linalg.solve(gram + ridge * eye, response).mH
+    return Stationary(_real(response), _real(inverse), ridge, space, fold, explained)
 
 
 def folded(x: Tensor, fold: tuple[int, ...]) -> Tensor:
@@ -124,23 +130,36 @@ def unfolded(x: Tensor, fold: tuple[int, ...]) -> Tensor:
     return x.permute(0, 1, *order).reshape(len(x), -1, *(n * s for n, s in zip(space, fold, strict=True)))
 
 
-def _to_frequencies(x: Tensor) -> Tensor:
-    """(b, c, *space) -> (*f, c, b)."""
+def _spectra(x: Tensor) -> Tensor:
+    """(b, c, *space) -> (f, c, b), complex."""
     spectrum: Tensor = torch.fft.rfftn(x, dim=tuple(range(2, x.dim())))
-    return spectrum.movedim((1, 0), (-2, -1))
+    return spectrum.flatten(2).permute(2, 1, 0)
 
 
-def _times(matrices: Tensor, spectrum: Tensor) -> Tensor:
-    return matrices.to(spectrum.dtype) @ spectrum
+def _parts(x: Tensor) -> Tensor:
+    """(b, c, *space) -> (f, 2c, b): real parts, then imaginary ones."""
+    spectrum = torch.fft.rfftn(x, dim=tuple(range(2, x.dim()))).flatten(2)
+    return torch.view_as_real(spectrum).permute(2, 3, 1, 0).reshape(spectrum.shape[2], -1, len(x))
+
+
+def _real(matrices: Tensor) -> Tensor:
+    """(f, m, n), complex -> (f, 2m, 2n), the same map on real and imaginary parts."""
+    re, im = matrices.real, matrices.imag
+    return torch.cat([torch.cat([re, -im], 2), torch.cat([im, re], 2)], 1)
+
+
+def _times(matrices: Tensor, parts: Tensor) -> Tensor:
+    return matrices.to(parts.dtype) @ parts
 
 
 def _near(cross: Tensor, space: tuple[int, ...]) -> Tensor:
-    """The same response without the taps beyond reach. cross: (*f, o, i)."""
+    """The same response without the taps beyond reach. cross: (f, o, i)."""
     axes = tuple(range(len(space)))
+    cross = cross.reshape(*space[:-1], space[-1] // 2 + 1, *cross.shape[1:])
     taps = torch.fft.irfftn(cross, s=space, dim=axes)
     for axis, size in enumerate(space):
         place = torch.arange(size, device=taps.device)
         near = torch.minimum(place, size - place) <= _REACH
         taps = taps * near.reshape(*[-1 if k == axis else 1 for k in range(taps.dim())])
     response: Tensor = torch.fft.rfftn(taps, dim=axes)
-    return response
+    return response.flatten(0, len(space) - 1)
