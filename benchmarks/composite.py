@@ -232,8 +232,8 @@ def blocks(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
     print(f"Blocks, {BATCH} samples.")
     print("adam: 20 steps, 30 passes (each step also runs the block forward once more); secant: at most 20 passes.")
     print("reach: passes until adam's CCP; once: passes to learn a block, once per unit; timed: passes by the clock.\n")
-    head = "block                    accuracy   adam CCP deviation   secant CCP deviation passes timed   ratio  reach   once"
-    print(head)
+    print("block                    accuracy   adam CCP deviation", end="   ")
+    print("secant CCP deviation passes timed   ratio  reach   once")
     for name, make, at in BLOCKS:
         net = nets[make]
         found = case(net, at)
@@ -241,8 +241,8 @@ def blocks(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
         ccp, moved, counted, timed = found.solved("secant", 20)
         reach = next((n for n in range(1, 21) if found.solved("secant", n)[0] <= adam), None)
         print(
-            f"{name:24} {100 * net.accuracy:6.1f} % {adam:10.1e} {adam_moved:9.3f} {ccp:12.1e} {moved:9.3f} {counted:6.1f} "
-            f"{timed:5.1f} {adam / ccp:7,.0f} {reach or '> 20':>6} {found.prepared:6.1f}"
+            f"{name:24} {100 * net.accuracy:6.1f} % {adam:10.1e} {adam_moved:9.3f} {ccp:12.1e} {moved:9.3f} "
+            f"{counted:6.1f} {timed:5.1f} {adam / ccp:7,.0f} {reach or '> 20':>6} {found.prepared:6.1f}"
         )
 
 
