@@ -42,8 +42,8 @@ def test_a_convolution_is_its_own_average(stride: int) -> None:
     x = torch.randn(2, 3, 12, 16, generator=generator(9), dtype=torch.float64)
     y = circular(weight, x, stride)
     spectrum = torch.fft.rfft2(folded(x, found.fold)).flatten(2).permute(2, 1, 0)
-    o, i = found.response.shape[1] // 2, found.response.shape[2] // 2
-    response = torch.complex(found.response[:, :o, :i], found.response[:, o:, :i])
+    o = found.response.shape[1] // 2
+    response = torch.complex(found.response[:, :o], found.response[:, o:])
     predicted = (response @ spectrum).permute(2, 1, 0).reshape(2, o, 12 // stride, -1)
     predicted = torch.fft.irfft2(predicted, s=y.shape[2:])
     assert (predicted - y).norm() < 0.35 * y.norm()
@@ -53,8 +53,8 @@ def test_a_convolution_is_its_own_average(stride: int) -> None:
 def test_step_and_scaling_are_what_their_equations_say(stride: int) -> None:
     """Against dense complex matrices, frequency by frequency: Kᴴ(KKᴴ + μ)⁻¹ r and (KᴴK + μ)⁻¹ g."""
     found, _, anchor = learnt(stride)
-    o, i = found.response.shape[1] // 2, found.response.shape[2] // 2
-    K = torch.complex(found.response[:, :o, :i], found.response[:, o:, :i])
+    o, i = found.response.shape[1] // 2, found.response.shape[2]
+    K = torch.complex(found.response[:, :o], found.response[:, o:])
     space = found.space
 
     def through(matrices: Tensor, x: Tensor) -> Tensor:

@@ -87,8 +87,9 @@ def admissible(value: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
     v, a = value.flatten(1), anchor.flatten(1)
     bound = _bound(a, gate)
     reference = norm(anchor).clamp_min(gate.floor * a.shape[1] ** 0.5)
-    finite = torch.isfinite(v).all(1)
-    return finite & (v.abs().amax(1) <= bound) & (norm(value - anchor) <= gate.deviation * reference)
+    largest: Tensor = torch.linalg.vector_norm(v, ord=torch.inf, dim=1)  # NaN if any entry is
+    good: Tensor = (largest <= bound) & (norm(value - anchor) <= gate.deviation * reference)
+    return good
 
 
 def admitted(value: Tensor, anchor: Tensor, gate: Gate) -> Tensor:

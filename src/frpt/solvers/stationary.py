@@ -30,7 +30,7 @@ _ENTRIES = 40_000_000
 
 @dataclass(frozen=True)
 class Stationary:
-    """K: (f, 2o, 2i) and Kᴴ(KKᴴ + μ)⁻¹: (f, 2i, 2o), real and imaginary parts side by side.
+    """K: (f, 2o, i) and Kᴴ(KKᴴ + μ)⁻¹: (f, 2i, o), real parts above imaginary ones.
 
     i counts the places that a stride folds into one as channels.
     """
@@ -44,18 +44,17 @@ class Stationary:
 
     def step(self, r: Tensor) -> Tensor:
         """Kᴴ(KKᴴ + μ)⁻¹ r. r: (k, o, *space) -> (k, c, *in)."""
-        return self._back(_times(self.inverse, _parts(r)))
+        return self._back(_times(self.inverse, _spectra(r)))
 
     def scaled(self, g: Tensor) -> Tensor:
         """(KᴴK + μ)⁻¹ g = (g − Kᴴ(KKᴴ + μ)⁻¹ K g) / μ. g: (k, c, *in)."""
-        along = _times(self.inverse, _times(self.response, _parts(folded(g, self.fold))))
+        along = _times(self.inverse, _times(self.response, _spectra(folded(g, self.fold))))
         return (g - self._back(along)) / self.ridge
 
-    def _back(self, parts: Tensor) -> Tensor:
-        """(f, 2i, k) -> (k, c, *in)."""
+    def _back(self, spectra: Tensor) -> Tensor:
+        """(f, i, k) -> (k, c, *in)."""
         half = (*self.space[:-1], self.space[-1] // 2 + 1)
-        paired = parts.reshape(len(parts), 2, -1, parts.shape[-1]).permute(3, 2, 0, 1).contiguous()
-        spectrum = torch.view_as_complex(paired).reshape(*paired.shape[:2], *half)
+        spectrum = spectra.permute(2, 1, 0).reshape(spectra.shape[2], spectra.shape[1], *half)
         x: Tensor = torch.fft.irfftn(spectrum, s=self.space, dim=tuple(range(2, spectrum.dim())))
         return unfolded(x, self.fold)
 
@@ -105,7 +104,7 @@ def learn(fn: BlockFunction, anchor: Tensor, output: Tensor, seed: int = 0) -> S
     ridge = (1 - explained) / explained * float(gram.diagonal(dim1=-2, dim2=-1).real.mean())
     eye = torch.eye(outputs, dtype=gram.dtype, device=gram.device)
     inverse = torch.linalg.solve(gram + ridge * eye, response).mH
-    return Stationary(_real(response), _real(inverse), ridge, space, fold, explained)
+    return Stationary(_stacked(response), _stacked(inverse), ridge, space, fold, explained)
 
 
 def folded(x: Tensor, fold: tuple[int, ...]) -> Tensor:
@@ -133,23 +132,19 @@ def unfolded(x: Tensor, fold: tuple[int, ...]) -> Tensor:
 def _spectra(x: Tensor) -> Tensor:
     """(b, c, *space) -> (f, c, b), complex."""
     spectrum: Tensor = torch.fft.rfftn(x, dim=tuple(range(2, x.dim())))
-    return spectrum.flatten(2).permute(2, 1, 0)
+    return spectrum.flatten(2).permute(2, 1, 0).contiguous()
 
 
-def _parts(x: Tensor) -> Tensor:
-    """(b, c, *space) -> (f, 2c, b): real parts, then imaginary ones."""
-    spectrum = torch.fft.rfftn(x, dim=tuple(range(2, x.dim()))).flatten(2)
-    return torch.view_as_real(spectrum).permute(2, 3, 1, 0).reshape(spectrum.shape[2], -1, len(x))
+def _stacked(matrices: Tensor) -> Tensor:
+    """(f, m, n), complex -> (f, 2m, n)."""
+    return torch.cat([matrices.real, matrices.imag], 1)
 
 
-def _real(matrices: Tensor) -> Tensor:
-    """(f, m, n), complex -> (f, 2m, 2n), the same map on real and imaginary parts."""
-    re, im = matrices.real, matrices.imag
-    return torch.cat([torch.cat([re, -im], 2), torch.cat([im, re], 2)], 1)
-
-
-def _times(matrices: Tensor, parts: Tensor) -> Tensor:
-    return matrices.to(parts.dtype) @ parts
+def _times(stacked: Tensor, spectra: Tensor) -> Tensor:
+    """Complex products of small matrices as real ones, which are far faster. (f, 2m, n), (f, n, b) -> (f, m, b)."""
+    columns = torch.view_as_real(spectra).flatten(2)
+    re, im = (stacked.to(columns.dtype) @ columns).unflatten(2, (-1, 2)).chunk(2, 1)
+    return torch.view_as_complex(re) + 1j * torch.view_as_complex(im)
 
 
 def _near(cross: Tensor, space: tuple[int, ...]) -> Tensor:
