@@ -232,10 +232,8 @@ def blocks(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
     print(
         f"Blocks, {BATCH} samples. adam: 20 steps. secant: at most 20 passes counted; and as many as 20 passes of time"
     )
-    print(
-        "allow, its own arithmetic included. reach: time until adam's CCP, as a share of adam's time. once: time to learn"
-    )
-    print("a block, once per unit, in passes.\n")
+    print("allow, its own arithmetic included. reach: time until adam's CCP, as a share of adam's time. once: time to")
+    print("learn a block, once per unit, in passes.\n")
     print("block                    accuracy   adam CCP deviation", end="   ")
     print("secant CCP deviation passes  ratio | 20 by the clock  ratio | reach   once")
     for name, make, at in BLOCKS:
@@ -249,7 +247,8 @@ def blocks(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
         reach = next((t[3] / adam_time for t in tries if t[0] <= adam), float("nan"))
         print(
             f"{name:24} {100 * net.accuracy:6.1f} % {adam:10.1e} {adam_moved:9.3f} {ccp:12.1e} {moved:9.3f} "
-            f"{counted:6.1f} {adam / ccp:6,.0f} | {clock:15.1e} {adam / clock:6,.0f} | {reach:5.2f} {found.prepared:6.1f}"
+            f"{counted:6.1f} {adam / ccp:6,.0f} | {clock:15.1e} {adam / clock:6,.0f} | "
+            f"{reach:5.2f} {found.prepared:6.1f}"
         )
 
 
