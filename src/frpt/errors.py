@@ -68,5 +68,17 @@ class BudgetError(FrptError, MemoryError):
     """A memory budget that not even one sample's solve fits into."""
 
 
+class FreezeError(FrptError, ValueError):
+    """The network cannot be split at a layer into a part that is trained and a part that stays."""
+
+
+class TapError(FrptError, ValueError):
+    """The value at a layer cannot be read from a forward pass of the user's own model."""
+
+
+class CheckpointError(FrptError, RuntimeError):
+    """A training checkpoint that cannot be written, read, or continued with these options."""
+
+
 class EvalModeWarning(UserWarning):
     """The model is in train mode; reconstruction uses eval behaviour and restores the mode afterwards."""
