@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from frpt.embed import Embed, Embedder
 from frpt.errors import InputError, IrreversibleError, OptionError
-from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training
+from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where
 from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.graph.mixing import mixing
 from frpt.graph.plan import Choice, Plan, Unit, make_plan, shape_text
@@ -19,6 +19,7 @@ from frpt.presets import Preset
 from frpt.presets import preset as preset_of
 from frpt.reconstruction import Reconstruction
 from frpt.rules import rule_for
+from frpt.samples import Samples
 from frpt.walk import Network, Walk, check_weights, pads_next, planned_call
 
 
@@ -67,6 +68,24 @@ class Reverser:
     def shape(self, layer: str) -> str:
         """The shape of a layer's value, the batch written b."""
         return shape_text(self._example.names[layer])
+
+    def upstream(self, at: str) -> list[str]:
+        """Names of the parameters and buffers the layer's value depends on."""
+        return self._example.captured.upstream(self._example.names[at])
+
+    def frozen(self, at: str) -> list[str]:
+        """Names of the parameters and buffers the output uses after the layer or beside it; shared ones are in both."""
+        return self._example.captured.frozen(self._example.names[at])
+
+    def samples(self, at: str) -> Samples:
+        """Where the samples sit in the layer's value; ``samples(at).front(value)`` has them on axis 0."""
+        node = self._example.names[at]
+        found = self._example.captured.samples(node)
+        if found is None:
+            raise InputError(
+                f"{where(node)}: its value has no batch axis, so there is nothing to reconstruct per sample"
+            )
+        return found
 
     def plan(self, at: str) -> Plan:
         """The reverse path to a layer, checked whole; print it for the table."""

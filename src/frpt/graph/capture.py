@@ -115,6 +115,33 @@ class Captured:
                 found.add(node)
         return found
 
+    def behind(self, node: Node, stop: set[Node] | None = None) -> set[Node]:
+        """The node and the live values it is computed from, not looking behind ``stop``; shapes don't count."""
+        ends, found, stack = stop or set(), set(), [node]
+        while stack:
+            value = stack.pop()
+            if value in found or value in ends or is_shape(value):
+                continue
+            found.add(value)
+            if not fills(value):
+                stack.extend(value.all_input_nodes)
+        return found
+
+    def upstream(self, at: Node) -> list[str]:
+        """Names of the parameters and buffers the value at a node depends on."""
+        return self._named(self.behind(at))
+
+    def frozen(self, at: Node) -> list[str]:
+        """Names of the parameters and buffers the output uses after a node or beside it."""
+        before = {n for n in self.behind(at) if n in self.from_input}
+        return self._named(self.behind(self.output, before | {at}))
+
+    def _named(self, nodes: set[Node]) -> list[str]:
+        """Weights among the nodes as the model names them, in its order; of tied ones the first name."""
+        held = {id(self._held(n)) for n in nodes if n in self.weights}
+        named = [*self.model.named_parameters(), *self.model.named_buffers()]
+        return [name for name, tensor in named if id(tensor) in held]
+
     def samples(self, node: Node) -> Samples | None:
         """Where the batch is in a node's value; None if it has none."""
         return samples_in(node, self.symbol, self.example_batch, self.from_input)
@@ -131,9 +158,12 @@ class Captured:
 
     def weight(self, node: Node) -> Tensor:
         """The model's present parameter or buffer behind a placeholder."""
+        return self._held(node).detach()
+
+    def _held(self, node: Node) -> Tensor:
         path, _, name = self.weights[node].rpartition(".")
         tensor: Tensor = getattr(self.model.get_submodule(path), name)
-        return tensor.detach()
+        return tensor
 
     def given(self, inputs: Inputs) -> dict[Node, Any]:
         """Values of all placeholders for one call."""
