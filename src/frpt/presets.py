@@ -136,6 +136,12 @@ class Preset:
 
 PRESETS = {
     "default": Preset("default"),
+    "online": Preset(
+        "online",
+        solver=SolverOptions(dtype=torch.float32, jacobian_entries=8_000, iterations=10, tolerance=1e-2),
+        blocks="path",
+        closing=None,
+    ),
     "paper": Preset(
         "paper",
         solver=SolverOptions(

@@ -28,9 +28,11 @@ class Reverser:
 
     example_inputs: a tensor, a tuple of positional or a dict of keyword inputs, batch first; ``kwargs`` beside it.
     output: which tensor of the model's output is meant (name or index); a lone tensor or ``logits`` is found without.
-    preset: "default", "paper" or a ``Preset``. embed: how labels become targets, by name or a function (output, y).
-    margin: by how much the label's score shall win. class_dim: the output's class axis where shapes leave it open.
-    blocks: "finest" cut points, "stages" (residual and attention modules whole), or module patterns to keep whole.
+    preset: "default", "paper", "online" (quick, for every training step) or a ``Preset``.
+    embed: how labels become targets, by name or a function (output, y). margin: by how much the label's score shall win.
+    class_dim: the output's class axis where shapes leave it open.
+    blocks: "finest" cut points, "stages" (residual and attention modules whole), "path" (the whole path as one block),
+    or module patterns to keep whole.
     """
 
     def __init__(
@@ -64,6 +66,19 @@ class Reverser:
     def layers(self) -> list[str]:
         """Every name ``at`` accepts, output first."""
         return self._example.names.ordered()
+
+    @property
+    def example(self) -> Inputs:
+        """Some of the example inputs; two samples where the batch size is free."""
+        return self._example.inputs
+
+    def on(self, model: nn.Module) -> Reverser:
+        """The same options on another model of the same architecture, e.g. a copy that is being trained."""
+        e, example = self._embedder, self.example
+        return Reverser(
+            model, example.args, kwargs=example.kwargs, output=self._output, preset=self.preset, embed=self.embed,
+            margin=e.margin, class_dim=e.class_dim, ignore_index=e.ignore_index, blocks=self.blocks,
+        )  # fmt: skip
 
     def shape(self, layer: str) -> str:
         """The shape of a layer's value, the batch written b."""
@@ -116,6 +131,20 @@ class Reverser:
             walk = Walk(found, self.preset, self._embedder, inputs, plans, torch.as_tensor(y))
             results = {plan.layer: walk.to(plan) for plan in plans}
         return results[at] if isinstance(at, str) else results
+
+    def reconstruct_from(
+        self, x: InputLike, y: Tensor, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None
+    ) -> Reconstruction:
+        """What the layer should have produced for the labels where it produced ``value``, e.g. in train mode.
+
+        Nothing before the layer is run, but for what reaches the output beside it.
+        """
+        inputs = Inputs.of(x, kwargs)
+        with eval_mode(self.model), torch.no_grad():
+            found = self._capture(inputs)
+            plan = self._plan(found, at)
+            walk = Walk(found, self.preset, self._embedder, inputs, [plan], torch.as_tensor(y), {plan.at: value})
+            return walk.to(plan)
 
     def run(self, x: InputLike, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None) -> Tensor:
         """The model's output if the layer ``at`` had produced ``value``, all else as the forward pass has it."""

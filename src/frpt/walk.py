@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from frpt.embed import Embedder
 from frpt.errors import InputError, NonFiniteError
-from frpt.graph.capture import Captured, where
+from frpt.graph.capture import Captured, is_shape, where
 from frpt.graph.inputs import Inputs
 from frpt.graph.names import Names
 from frpt.graph.plan import Plan, Unit
@@ -46,7 +46,14 @@ class Walk:
     """One batch: the record of its forward pass, its output target, and the way back to any planned layer."""
 
     def __init__(
-        self, found: Network, preset: Preset, embedder: Embedder, inputs: Inputs, plans: Sequence[Plan], y: Tensor
+        self,
+        found: Network,
+        preset: Preset,
+        embedder: Embedder,
+        inputs: Inputs,
+        plans: Sequence[Plan],
+        y: Tensor,
+        known: Mapping[Node, Tensor] | None = None,
     ) -> None:
         self.preset = preset
         self.found = found
@@ -55,9 +62,10 @@ class Walk:
         given = self.captured.given(inputs)
         units = [u for p in plans for u in (*p.units, *([p.whole] if p.whole else []))]
         nodes = {n for u in units for n in (u.source, u.sink, *u.side)}
-        self.values = self.captured.run(
-            self.captured.nodes, given, nodes | {p.at for p in plans} | {self.captured.output}, self.batch
-        )
+        keep = nodes | {p.at for p in plans} | {self.captured.output}
+        for node, value in (known or {}).items():
+            given[node] = value.to(node.meta["val"].dtype)
+        self.values = self.captured.run(_needed(self.captured, keep, set(given)), given, keep, self.batch)
         output = self.values[self.captured.output]
         self._check_finite({n for p in plans for n in (p.at, *(u.sink for u in p.units))})
         self.embedder, self.y = embedder, y.to(output.device)
@@ -273,6 +281,18 @@ def pads_next(node: Node) -> bool:
     return args.get("input") is node and absorbs(
         user.target, args, bind(node.target, node.args, dict(node.kwargs))
     )  # fmt: skip
+
+
+def _needed(captured: Captured, keep: set[Node], known: set[Node]) -> list[Node]:
+    """The nodes to run, in order, for the values of ``keep`` from known ones."""
+    found: set[Node] = set()
+    stack = list(keep)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(() if node in known or is_shape(node) else node.all_input_nodes)
+    return [n for n in captured.nodes if n in found]
 
 
 def _items(value: Any) -> Sequence[Any]:

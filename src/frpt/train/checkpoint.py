@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -92,10 +91,10 @@ def latest(directory: Path) -> Path | None:
     return None
 
 
-def load(path: Path, device: torch.device) -> dict[str, Any]:
-    """A state that ``save`` wrote."""
+def load(path: Path) -> dict[str, Any]:
+    """A state that ``save`` wrote, on the CPU."""
     try:
-        tensors = load_file(path / "tensors.safetensors", device=str(device))
+        tensors = load_file(path / "tensors.safetensors")
         content = json.loads((path / "state.json").read_text())
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from frpt.errors import InputError, LabelError
 from frpt.graph.inputs import InputLike, Inputs
 from frpt.targets import TargetStore
+from frpt.targets.source import pair
 
 
 class MapStyle(Protocol):
@@ -83,7 +84,7 @@ def own_random() -> Iterator[None]:
     """Leaves the random states of torch, numpy and Python as they were."""
     numpy_state, python_state = np.random.get_state(), random.getstate()
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
             yield
     finally:
         np.random.set_state(numpy_state)
@@ -141,17 +142,12 @@ def fetch(dataset: MapStyle, rows: Sequence[int]) -> tuple[Any, Tensor]:
     """Samples by index, collated: (inputs, labels)."""
     many = getattr(dataset, "__getitems__", None)
     items = many(list(rows)) if callable(many) else [dataset[i] for i in rows]
-    for row, item in zip(rows, items, strict=True):
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise InputError(
-                f"item {row} of the data set is {_shown(item)}; it must be a pair (inputs, label), inputs a tensor, a "
-                "tuple of positional or a dict of keyword inputs. Wrap the data set to return such pairs."
-            )
-    inputs, labels = default_collate(list(map(tuple, items)))
+    items = [pair(item, row) for row, item in zip(rows, items, strict=True)]
+    inputs, labels = default_collate(items)
     if not isinstance(labels, Tensor):
         raise LabelError(
-            f"labels must be numbers or tensors, item {rows[0]} of the data set has a {_shown(items[0][1])}; encode "
-            "class names as ids"
+            f"labels must be numbers or tensors, sample {rows[0]} of the data set has a "
+            f"{type(items[0][1]).__name__}; encode class names as ids"
         )
     return inputs, labels
 
@@ -167,20 +163,3 @@ def check_dataset(dataset: Any, what: str) -> MapStyle:
     if len(dataset) == 0:
         raise InputError(f"the {what} is empty")
     return dataset  # type: ignore[return-value]
-
-
-def check_repeats(dataset: MapStyle, count: int = 4) -> None:
-    """Refuse a data set whose items change between two reads: targets written once do not fit it."""
-    size = len(dataset)
-    for row in sorted({round(i * (size - 1) / max(count - 1, 1)) for i in range(count)}):
-        first, second = fetch(dataset, [row]), fetch(dataset, [row])
-        for a, b in zip(pytree.tree_leaves(first), pytree.tree_leaves(second), strict=True):
-            if isinstance(a, Tensor) and not torch.equal(a.nan_to_num(), b.nan_to_num()):
-                raise InputError(
-                    f"item {row} of the data set differs between two reads (random augmentation?), so targets written "
-                    'once do not fit it. Switch the augmentation off, or use targets="online" or "anchor".'
-                )
-
-
-def _shown(value: Any) -> str:
-    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple | list) else "")

@@ -47,8 +47,7 @@ def freeze(model: nn.Module, by: Reverser | InputLike, at: str) -> Frozen:
             f"nothing before {at!r} can be trained: its value depends on no parameter. Choose a layer further towards "
             "the output."
         )
-    first = next(iter(trained.values()))
-    marked, called = lineage(model, rev.example.to(first.device), at)
+    marked, called = lineage(model, rev.example, at)
     return Frozen(model, at, trained, _staying(model, set(trained), marked, called))
 
 

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from frpt.errors import TapError
 from frpt.graph.capture import eval_mode
 from frpt.graph.inputs import Inputs
+from frpt.train.data import on_device
 from frpt.train.tap import FeatureTap
 
 
@@ -49,7 +50,9 @@ def lineage(model: nn.Module, inputs: Inputs, at: str) -> tuple[set[str], set[st
     handles = [m.register_forward_hook(partial(mark, path)) for path, m in model.named_modules() if path]
     try:
         with FeatureTap(model, at) as tap, eval_mode(model), torch.enable_grad():
-            model(*inputs.args, **inputs.kwargs)
+            first = next(model.parameters(), lever)
+            call = on_device(inputs, first.device)
+            model(*call.args, **call.kwargs)
             value = tap.value
     finally:
         for handle in handles:
