@@ -54,9 +54,9 @@ class Reverser:
         self.model = model
         self.preset = preset_of(preset)
         self.embed: str | Embed = self.preset.embed if embed is None else embed
-        self._embedder = Embedder(self.embed, class_dim, margin, ignore_index)
+        self.embedder = Embedder(self.embed, class_dim, margin, ignore_index)
         self.blocks = self.preset.blocks if blocks is None else blocks
-        self._output = output
+        self.output = output
         self._captures: dict[tuple[Any, ...], Network] = {}
         warn_if_training(model)
         check_weights(model)
@@ -102,6 +102,12 @@ class Reverser:
             )
         return found
 
+    def sample_shape(self, at: str) -> tuple[int, ...]:
+        """The shape of one sample of the layer's value, as ``samples(at).front`` has it."""
+        samples, shape = self.samples(at), list(self._example.names[at].meta["val"].shape)
+        inside = [] if samples == Samples() else [samples.outer, samples.inner]
+        return tuple(int(n) for n in [*shape[: samples.dim], *inside, *shape[samples.dim + 1 :]])
+
     def plan(self, at: str) -> Plan:
         """The reverse path to a layer, checked whole; print it for the table."""
         return self._plan(self._example, at)
@@ -128,7 +134,7 @@ class Reverser:
             found = self._capture(inputs)
             layers = [at] if isinstance(at, str) else list(at)
             plans = [self._plan(found, name) for name in layers]
-            walk = Walk(found, self.preset, self._embedder, inputs, plans, torch.as_tensor(y))
+            walk = Walk(found, self.preset, self.embedder, inputs, plans, torch.as_tensor(y))
             results = {plan.layer: walk.to(plan) for plan in plans}
         return results[at] if isinstance(at, str) else results
 
@@ -166,7 +172,7 @@ class Reverser:
         for key in ((kind, None), (kind, inputs.batch)):
             if key in self._captures:
                 return self._captures[key]
-        found = Network(capture(self.model, inputs, self._output), inputs)
+        found = Network(capture(self.model, inputs, self.output), inputs)
         self._captures[(kind, None if found.captured.dynamic else inputs.batch)] = found
         return found
 

@@ -37,8 +37,16 @@ def errors() -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
-def reverser(model: str, shapes: list[str] | None, output: str | None, preset: str, blocks: str | None) -> Reverser:
+def reverser(
+    model: str,
+    shapes: list[str] | None,
+    output: str | None,
+    preset: str,
+    blocks: str | None,
+    embed: str | None = None,
+    margin: float | None = None,
+) -> Reverser:
     module, inputs = load(model, shapes or [])
     pick = int(output) if output is not None and output.lstrip("-").isdigit() else output
     patterns = blocks.split(",") if blocks and blocks not in ("finest", "stages") else blocks
-    return Reverser(module, inputs, output=pick, preset=preset, blocks=patterns)
+    return Reverser(module, inputs, output=pick, preset=preset, blocks=patterns, embed=embed, margin=margin)
