@@ -29,7 +29,7 @@ class Reverser:
     example_inputs: a tensor, a tuple of positional or a dict of keyword inputs, batch first; ``kwargs`` beside it.
     output: which tensor of the model's output is meant (name or index); a lone tensor or ``logits`` is found without.
     preset: "default", "paper", "online" (quick, for every training step) or a ``Preset``.
-    embed: how labels become targets, by name or a function (output, y). margin: by how much the label's score shall win.
+    embed: how labels become targets, by name or a function (output, y). margin: by how much the label shall win.
     class_dim: the output's class axis where shapes leave it open.
     blocks: "finest" cut points, "stages" (residual and attention modules whole), "path" (the whole path as one block),
     or module patterns to keep whole.
@@ -74,9 +74,9 @@ class Reverser:
 
     def on(self, model: nn.Module) -> Reverser:
         """The same options on another model of the same architecture, e.g. a copy that is being trained."""
-        e, example = self._embedder, self.example
+        e, example = self.embedder, self.example
         return Reverser(
-            model, example.args, kwargs=example.kwargs, output=self._output, preset=self.preset, embed=self.embed,
+            model, example.args, kwargs=example.kwargs, output=self.output, preset=self.preset, embed=self.embed,
             margin=e.margin, class_dim=e.class_dim, ignore_index=e.ignore_index, blocks=self.blocks,
         )  # fmt: skip
 
@@ -149,7 +149,7 @@ class Reverser:
         with eval_mode(self.model), torch.no_grad():
             found = self._capture(inputs)
             plan = self._plan(found, at)
-            walk = Walk(found, self.preset, self._embedder, inputs, [plan], torch.as_tensor(y), {plan.at: value})
+            walk = Walk(found, self.preset, self.embedder, inputs, [plan], torch.as_tensor(y), {plan.at: value})
             return walk.to(plan)
 
     def run(self, x: InputLike, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None) -> Tensor:

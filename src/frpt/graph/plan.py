@@ -154,7 +154,9 @@ def _patterns(captured: Captured, cuts: Sequence[Node], blocks: str | Sequence[s
     if blocks in (FINEST, PATH):
         return []
     if blocks != STAGES:
-        raise OptionError(f"blocks must be {FINEST!r}, {STAGES!r}, {PATH!r} or a list of module patterns, got {blocks!r}")
+        raise OptionError(
+            f"blocks must be {FINEST!r}, {STAGES!r}, {PATH!r} or a list of module patterns, got {blocks!r}"
+        )
     found = []
     for a, b in pairwise(cuts):
         gap = [n for n in captured.nodes if captured.order[a] < captured.order[n] <= captured.order[b]]

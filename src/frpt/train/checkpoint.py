@@ -35,8 +35,8 @@ def pack(tree: Any, tensors: dict[str, Tensor], where: str = "") -> Any:
         kind = "tuple" if isinstance(tree, tuple) else "list"
         return {kind: [pack(v, tensors, f"{where}/{i}") for i, v in enumerate(tree)]}
     raise CheckpointError(
-        f"{where.lstrip('/')} is a {type(tree).__name__}, which JSON and safetensors cannot hold; use an optimizer and a "
-        "schedule whose state consists of numbers, strings, lists, dicts and tensors, or leave checkpoint= out"
+        f"{where.lstrip('/')} is a {type(tree).__name__}, which JSON and safetensors cannot hold; use an optimizer "
+        "and a schedule whose state consists of numbers, strings, lists, dicts and tensors, or leave checkpoint= out"
     )
 
 
@@ -115,8 +115,8 @@ def check_same(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> 
     ]
     if differences:
         raise CheckpointError(
-            f"{path} belongs to another run: {'; '.join(differences)}. Choose another checkpoint directory, or start the "
-            "run as it was started."
+            f"{path} belongs to another run: {'; '.join(differences)}. Choose another checkpoint directory, or start "
+            "the run as it was started."
         )
 
 

@@ -162,4 +162,5 @@ def check_dataset(dataset: Any, what: str) -> MapStyle:
         )
     if len(dataset) == 0:
         raise InputError(f"the {what} is empty")
-    return dataset  # type: ignore[return-value]
+    found: MapStyle = dataset
+    return found

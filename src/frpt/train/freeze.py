@@ -18,8 +18,8 @@ from frpt.train.lineage import lineage
 def freeze(model: nn.Module, by: Reverser | InputLike, at: str) -> Frozen:
     """Make exactly the parameters that the value at layer ``at`` depends on trainable, and freeze all else.
 
-    by: a Reverser on this model (or on one of the same architecture), or example inputs. Until ``restore()``, or the end
-    of a ``with`` block, modules of the frozen part stay in eval mode through every ``model.train()``.
+    by: a Reverser on this model (or on one of the same architecture), or example inputs. Until ``restore()``, or the
+    end of a ``with`` block, modules of the frozen part stay in eval mode through every ``model.train()``.
     """
     rev = by if isinstance(by, Reverser) else Reverser(model, by)
     upstream, frozen = rev.upstream(at), rev.frozen(at)
@@ -27,8 +27,8 @@ def freeze(model: nn.Module, by: Reverser | InputLike, at: str) -> Frozen:
     unknown = [name for name in upstream if name not in tensors]
     if unknown:
         raise FreezeError(
-            f"the model has no parameter {unknown[0]!r}: the Reverser was made for another architecture. Pass a Reverser "
-            "on this model, or example inputs."
+            f"the model has no parameter {unknown[0]!r}: the Reverser was made for another architecture. Pass a "
+            "Reverser on this model, or example inputs."
         )
     before, after = ({id(tensors[name]): name for name in names} for names in (upstream, frozen))
     shared = [name for key, name in before.items() if key in after and isinstance(tensors[name], nn.Parameter)]
@@ -106,10 +106,12 @@ class Frozen:
     def __str__(self) -> str:
         count = sum(p.numel() for p in self.trainable())
         total = sum(p.numel() for p in self.model.parameters())
-        return f"{count:,} of {total:,} parameters trained, before {self.at!r}; {len(self.modules)} modules stay in eval"
+        return (
+            f"{count:,} of {total:,} parameters trained, before {self.at!r}; {len(self.modules)} modules stay in eval"
+        )
 
     def moving(self) -> dict[str, Tensor]:
-        """Everything that training may change: the trained parameters and the buffers of modules that are not frozen."""
+        """All that training may change: the trained parameters, and the buffers of modules that follow train()."""
         still = {name for name, _ in self._staying_tensors()}
         return {name: t for name, t in _tensors(self.model) if name not in still}
 
@@ -163,3 +165,11 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _digest(t: Tensor) -> bytes:
     data = t.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(data.numpy().tobytes() + str((t.dtype, tuple(t.shape))).encode()).digest()
+
+
+def fingerprint(model: nn.Module) -> str:
+    """sha256 over all parameters and buffers, with their names."""
+    whole = hashlib.sha256()
+    for name, t in _tensors(model):
+        whole.update(name.encode() + _digest(t))
+    return whole.hexdigest()

@@ -1,7 +1,7 @@
 """Which modules the value at a layer is computed by, found from one forward pass of the model itself.
 
-The captured graph does not show modules that do nothing in eval mode (dropout), so each module's output is marked in the
-autograd graph, and the marks behind the layer's value are collected.
+The captured graph does not show modules that do nothing in eval mode (dropout), so each module's output is marked in
+the autograd graph, and the marks behind the layer's value are collected.
 """
 
 from __future__ import annotations

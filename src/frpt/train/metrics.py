@@ -21,7 +21,7 @@ CHANGED = 0.01
 
 @dataclass(frozen=True)
 class Metric:
-    """fn(outputs, labels) -> (b,), one value per sample, or one number for the batch; higher: whether more is better."""
+    """fn(outputs, labels) -> (b,), one value per sample, or one number for the batch; higher: more is better."""
 
     name: str
     fn: Callable[[Tensor, Tensor], Tensor | float]
@@ -74,7 +74,8 @@ def displacement(outputs: Tensor, labels: Tensor) -> Tensor:
             f"ADE and FDE need outputs and labels of one shape (b, t, 2 or more), got {tuple(outputs.shape)} and "
             f"{tuple(labels.shape)}"
         )
-    return torch.linalg.vector_norm(outputs[..., :2].double() - labels[..., :2].double(), dim=-1)
+    away: Tensor = torch.linalg.vector_norm(outputs[..., :2].double() - labels[..., :2].double(), dim=-1)
+    return away
 
 
 def metric_of(choice: str | Metric | Callable[[Tensor, Tensor], Tensor | float] | None, labels: Tensor) -> Metric:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from frpt.graph.inputs import Picker, pick
+from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.samples import Samples, relative
 from frpt.train.balance import LossBalance
 from frpt.train.data import Batch
@@ -34,10 +34,10 @@ class Supervision:
     def __init__(self, tap: FeatureTap, samples: Samples, source: Source, balance: LossBalance, every: int) -> None:
         self.tap, self.samples, self.source, self.balance, self.every = tap, samples, source, balance, every
 
-    def loss(self, call: object, batch: Batch, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, call: Inputs, batch: Batch, labels: Tensor) -> tuple[Tensor, Tensor]:
         """(MSE(a*, â), mean relative deviation ‖â − a*‖/‖a*‖) of a batch whose forward pass was just made."""
         feature = self.samples.front(self.tap.value).float()
-        target = self.source.target(call, labels, feature, batch.target, batch.present).to(feature.dtype)  # type: ignore
+        target = self.source.target(call, labels, feature, batch.target, batch.present).to(feature.dtype)
         with torch.no_grad():
             norms = [torch.linalg.vector_norm(v.flatten(1), dim=1) for v in (feature - target, target)]
             deviation = relative(*norms).mean()

@@ -33,7 +33,7 @@ class Options(TypedDict, total=False):
     schedule: MakeSchedule | None
     task_loss: TaskLoss | None
     metric: str | Metric | Callable[[Tensor, Tensor], Tensor | float] | None
-    preset: str | Preset
+    preset: str | Preset | None
     embed: str | Embed | None
     margin: float | None
     output: Picker
@@ -41,7 +41,7 @@ class Options(TypedDict, total=False):
     workers: int
     accelerator: str
     devices: int | None
-    precision: str
+    precision: str | None
     checkpoint_steps: int | None
     progress: bool
 
@@ -53,7 +53,8 @@ class Settings:
     optimizer, schedule: what to use instead, made from the parameters and from (optimizer, steps). task_loss, metric:
     functions of (outputs, labels); metric also by name. preset, embed, margin, output: as ``Reverser`` takes them.
     every: online targets each so many steps, the task loss alone in between. workers: processes that load data.
-    accelerator, devices, precision: as lightning-fabric takes them. checkpoint_steps: save inside epochs as well.
+    accelerator, devices, precision: as lightning-fabric takes them; precision None: the model's own. preset None:
+    "online" for online targets, else "default". checkpoint_steps: save inside epochs as well, each so many steps.
     """
 
     c_rec: float = 0.3
@@ -66,7 +67,7 @@ class Settings:
     schedule: MakeSchedule | None = None
     task_loss: TaskLoss | None = None
     metric: str | Metric | Callable[[Tensor, Tensor], Tensor | float] | None = None
-    preset: str | Preset = "default"
+    preset: str | Preset | None = None
     embed: str | Embed | None = None
     margin: float | None = None
     output: Picker = None
@@ -74,7 +75,7 @@ class Settings:
     workers: int = 0
     accelerator: str = "auto"
     devices: int | None = None
-    precision: str = "32-true"
+    precision: str | None = None
     checkpoint_steps: int | None = None
     progress: bool = True
 

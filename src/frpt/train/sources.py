@@ -51,7 +51,8 @@ class Stored:
     def target(
         self, call: Inputs, labels: Tensor, feature: Tensor, stored: Tensor | None, present: Tensor | None
     ) -> Tensor:
-        assert stored is not None and present is not None
+        assert stored is not None
+        assert present is not None
         target = stored.to(feature.device, feature.dtype)
         if self.anchor is None or bool(present.all()):
             return target

@@ -27,8 +27,8 @@ class FeatureTap:
     """Reads what layers returned in the last forward pass: ``tap["layer3"]``, or ``tap.value`` of a single one.
 
     at: module paths as ``Reverser.layers`` lists them; ``relu@0`` is the first call of a module that is called several
-    times, the bare name its last. A value is a copy with gradient, safe from later in-place ops. ``close()``, or leaving
-    the ``with`` block, removes the hooks.
+    times, the bare name its last. A value is a copy with gradient, safe from later in-place ops. ``close()``, or
+    leaving the ``with`` block, removes the hooks.
     """
 
     def __init__(self, model: nn.Module, at: str | Sequence[str]) -> None:
