@@ -10,11 +10,13 @@ from rich.table import Table
 from frpt.cli import targets
 from frpt.cli.demo import run_demo
 from frpt.cli.shared import InputShape, ModelSpec, Output, PresetName, console, errors, reverser
+from frpt.cli.train import train
 
 app = typer.Typer(
     help="What should this layer have produced for this label?", no_args_is_help=True, pretty_exceptions_enable=False
 )
 app.add_typer(targets.app, name="targets")
+app.command()(train)
 
 
 @app.command()

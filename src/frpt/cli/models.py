@@ -21,6 +21,21 @@ def load(spec: str, shapes: list[str]) -> tuple[nn.Module, InputLike]:
 
     The factory returns a model, or a pair (model, example_inputs).
     """
+    model, inputs = _made(spec)
+    if shapes:
+        inputs = tuple(_random(s) for s in shapes)
+    elif inputs is None:
+        inputs = _guess(model)
+    return model.eval(), inputs
+
+
+def load_model(spec: str) -> nn.Module:
+    """The model alone, in eval mode."""
+    return _made(spec)[0].eval()
+
+
+def _made(spec: str) -> tuple[nn.Module, InputLike | None]:
+    """The model and its example inputs, if the factory returns some."""
     found = _find(spec)
     made = found if isinstance(found, nn.Module) else found()
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
@@ -28,11 +43,7 @@ def load(spec: str, shapes: list[str]) -> tuple[nn.Module, InputLike]:
         raise OptionError(
             f"{spec} returned a {type(model).__name__}, not an nn.Module or a pair (model, example_inputs)"
         )
-    if shapes:
-        inputs = tuple(_random(s) for s in shapes)
-    elif inputs is None:
-        inputs = _guess(model)
-    return model.eval(), inputs
+    return model, inputs
 
 
 def load_data(spec: str) -> Any:

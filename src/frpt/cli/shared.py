@@ -48,5 +48,5 @@ def reverser(
 ) -> Reverser:
     module, inputs = load(model, shapes or [])
     pick = int(output) if output is not None and output.lstrip("-").isdigit() else output
-    patterns = blocks.split(",") if blocks and blocks not in ("finest", "stages") else blocks
+    patterns = blocks.split(",") if blocks and blocks not in ("finest", "stages", "path") else blocks
     return Reverser(module, inputs, output=pick, preset=preset, blocks=patterns, embed=embed, margin=margin)
