@@ -32,7 +32,9 @@ def _weights() -> dict[str, Tensor]:
 
 
 def layers() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    return nn.Sequential(
+        nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)
+    )
 
 
 def network() -> nn.Sequential:
