@@ -72,7 +72,7 @@ def verify(
     blocks: Blocks = None,
     workers: Workers = 0,
 ) -> None:
-    """Read every byte, name the shards that are not what was written (exit code 1), and write them again if asked to."""
+    """Read every byte and name the shards that are not what was written (exit code 1); --repair writes them again."""
     with errors():
         opened = TargetStore(store)
         if mend is not None:

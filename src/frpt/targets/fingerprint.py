@@ -28,7 +28,8 @@ def weights_of(rev: Reverser, names: Iterable[str]) -> dict[str, str]:
 
 def label_bytes(labels: Any) -> list[bytes]:
     """The bytes of each label: class ids as int64, other labels as float32. labels: (n, ...)."""
-    t = torch.as_tensor(labels)
+    rows = isinstance(labels, list | tuple) and len(labels) and isinstance(labels[0], Tensor)
+    t = torch.stack(list(labels)) if rows else torch.as_tensor(labels)
     t = t.to("cpu", torch.float32 if t.is_floating_point() else torch.int64).contiguous()
     return [row.tobytes() for row in t.numpy().reshape(len(t), -1)]
 

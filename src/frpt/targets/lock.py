@@ -89,6 +89,7 @@ class WriterLock:
             os.pwrite(descriptor, data, 0)
             os.fsync(descriptor)
         except OSError as error:
+            self.file.unlink(missing_ok=True)
             raise refused(self.file, error, len(data)) from error
 
     def _refuse_other_worlds(self) -> None:

@@ -122,6 +122,10 @@ def write_shard(
         note = None
         if samples[-1] == part.samples[-1]:
             data, note = part.finish()
+            if manifest.complete and note.labels != manifest.shards[part.shard].labels:
+                raise StoreMismatchError(
+                    path, [f"labels of samples {note.start} to {samples[-1]} are not the data set's"]
+                )
             write_atomic(path / note.name, data, rank)
             write_atomic(path / note_name(note.name), note.to_text(), rank)
             part = None
