@@ -63,7 +63,7 @@ def test_everything_is_given_back() -> None:
     model.tail.eval()
     before = flags(model), [p.requires_grad for p in model.parameters()]
     with pytest.raises(ZeroDivisionError), frpt.freeze(model, reverser(), "body"):
-        1 / 0
+        raise ZeroDivisionError
     assert (flags(model), [p.requires_grad for p in model.parameters()]) == before
 
 

@@ -91,9 +91,9 @@ def test_online_targets_come_from_the_feature_of_the_step() -> None:
     data, model = blobs(), network()
     x, y = data.tensors
     optimizer = torch.optim.AdamW(model[:4].parameters(), lr=1e-2, weight_decay=5e-2)
-    balance, step = frpt.LossBalance(0.5), 0
+    balance = frpt.LossBalance(0.5)
     rev = frpt.Reverser(model, x[:2], preset="online", margin=0.2)
-    for rows in torch.tensor(order(len(data), 0, 0)).split(20):
+    for step, rows in enumerate(torch.tensor(order(len(data), 0, 0)).split(20)):
         feature = model[:4](x[rows])
         task = F.cross_entropy(model[4:](feature), y[rows])
         loss = task
@@ -103,7 +103,6 @@ def test_online_targets_come_from_the_feature_of_the_step() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        step += 1
     result = train(targets="online", c_rec=0.5, epochs=1, every=2, margin=0.2)
     assert torch.equal(parameters(result.model), parameters(model))
 
