@@ -17,6 +17,7 @@ from frpt.errors import InputError, OptionError, TapError
 from frpt.graph.inputs import Inputs, pick
 from frpt.reverser import Reverser
 from frpt.targets import TargetDataset, TargetStore, write_targets
+from frpt.targets.source import spread
 from frpt.train.balance import LossBalance
 from frpt.train.data import MapStyle, as_taken, check_dataset, fetch, on_device
 from frpt.train.devices import make_fabric
@@ -28,6 +29,8 @@ from frpt.train.sources import Anchor, Online, Source, Stored
 from frpt.train.tap import FeatureTap
 
 ONLINE, ANCHOR = "online", "anchor"
+_LOOKS = 64
+"""Validation samples whose labels are looked at before any work."""
 Targets = str | Path | TargetStore | None
 
 
@@ -71,24 +74,27 @@ def prepare(job: Job, stack: ExitStack) -> Ready:
     """Check everything, copy the model, split it and find its targets. What must be cleaned up goes on the stack."""
     s = job.settings
     check_dataset(job.dataset, "data set")
-    if job.val is not None:
-        check_dataset(job.val, "validation set")
+    if s.c_rec and job.targets is not None:
+        _check_targets(job.targets)
     fabric = make_fabric(job.fabric, s, job.model)
     model = fabric.to_device(deepcopy(job.model).eval())
-    rows = [0, min(1, len(job.dataset) - 1)]
-    inputs, labels = fetch(job.dataset, rows)
+    inputs, labels = fetch(job.dataset, [0, min(1, len(job.dataset) - 1)])
+    metric = metric_of(s.metric, labels)
     example = on_device(Inputs.of(inputs), fabric.device)
-    rev = job.rev or make_reverser(model, example, s, job.targets)
     with torch.no_grad():
         out = pick(model(*example.args, **example.kwargs), s.output)
     check_labels(labels, out, "the data set")
+    if job.val is not None:
+        check_dataset(job.val, "validation set")
+        _, labels = fetch(job.val, spread(len(job.val), _LOOKS))
+        check_labels(labels, out[:1].expand(len(labels), *out.shape[1:]), "the validation set")
+    rev = job.rev or make_reverser(model, example, s, job.targets)
     _check_tap(model, rev, job.at, example, out)
-    stored = _store(job, rev, fabric, stack)
-    supervision = _supervision(job, model, rev, stored, stack)
     frozen = freeze(model, rev, job.at)
     stack.callback(frozen.restore)
-    objective = Objective(fabric, s.task_loss or task_loss, s.output, supervision)
-    return Ready(job, fabric, model, frozen, objective, metric_of(s.metric, labels), stored)
+    stored = _store(job, rev, fabric, stack)
+    objective = Objective(fabric, s.task_loss or task_loss, s.output, _supervision(job, model, rev, stored, stack))
+    return Ready(job, fabric, model, frozen, objective, metric, stored)
 
 
 def shared_targets(job: Job, stack: ExitStack) -> tuple[Fabric, Reverser, TargetStore | None]:
@@ -128,7 +134,7 @@ def _store(job: Job, rev: Reverser, fabric: Fabric, stack: ExitStack) -> TargetS
     if job.settings.c_rec == 0 or job.targets in (ONLINE, ANCHOR):
         return None
     if job.targets is not None:
-        store = job.targets if isinstance(job.targets, TargetStore) else _open(job.targets)
+        store = job.targets if isinstance(job.targets, TargetStore) else TargetStore(job.targets)
     else:
         store = _write(job, rev, fabric, stack)
     store.check(rev, dataset_length=len(job.dataset), at=job.at)
@@ -136,13 +142,12 @@ def _store(job: Job, rev: Reverser, fabric: Fabric, stack: ExitStack) -> TargetS
     return store
 
 
-def _open(targets: str | Path) -> TargetStore:
-    if not Path(targets).exists():
+def _check_targets(targets: str | Path | TargetStore) -> None:
+    if targets not in (ONLINE, ANCHOR) and not isinstance(targets, TargetStore) and not Path(targets).exists():
         raise OptionError(
             f"targets={str(targets)!r} is no target store; pass the directory of one (frpt.write_targets), "
             f'"{ONLINE}", "{ANCHOR}", or None to have targets written first'
         )
-    return TargetStore(targets)
 
 
 def _write(job: Job, rev: Reverser, fabric: Fabric, stack: ExitStack) -> TargetStore:
