@@ -15,7 +15,7 @@ from torch.optim import AdamW, Optimizer
 from frpt.errors import NonFiniteError, OptionError
 from frpt.graph.inputs import pick
 from frpt.train import checkpoint
-from frpt.train.data import Batches, order, own_random, seed_all
+from frpt.train.data import Batch, Batches, order, own_random, seed_all
 from frpt.train.freeze import fingerprint
 from frpt.train.metrics import check_labels
 from frpt.train.objective import Losses
@@ -125,31 +125,39 @@ class Loop:
             self._save()
         return self.at.history, begun
 
+    def batches(self) -> Batches:
+        """The batches of the epoch that is next."""
+        s, epoch, fabric = self.settings, self.at.epoch, self.fabric
+        stored = None if self.ready.stored is None else (self.ready.stored, self.ready.job.at)
+        rows = order(self.count, s.seed, epoch)
+        rank, world = fabric.global_rank, fabric.world_size
+        return Batches(self.ready.job.dataset, rows, s.batch_size, (s.seed, epoch), rank, world, stored)
+
+    def step(self, batch: Batch) -> Losses:
+        """One step of the optimizer, and of the schedule."""
+        s, at = self.settings, self.at
+        seed_all(s.seed, at.epoch, at.number, self.fabric.global_rank, 1)
+        loss, losses = self.ready.objective(self.model, batch, at.step)
+        if not math.isfinite(losses.task):
+            raise NonFiniteError(
+                f"the task loss is {losses.task} in epoch {at.epoch + 1}, step {at.number + 1}: training has diverged. "
+                "Lower the learning rate, or look for NaN in the data."
+            )
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+        at.tally.add(losses)
+        at.number, at.step = at.number + 1, at.step + 1
+        return losses
+
     def _train_epoch(self) -> None:
         s, at = self.settings, self.at
-        stored = None if self.ready.stored is None else (self.ready.stored, self.ready.job.at)
-        fabric = self.fabric
-        batches = Batches(
-            self.ready.job.dataset, order(self.count, s.seed, at.epoch), s.batch_size, (s.seed, at.epoch),
-            fabric.global_rank, fabric.world_size, stored,
-        )  # fmt: skip
         self.model.train()
         clock = time.perf_counter()
-        for batch in batches.loader(at.number, s.workers):
-            seed_all(s.seed, at.epoch, at.number, fabric.global_rank, 1)
-            loss, losses = self.ready.objective(self.model, batch, at.step)
-            if not math.isfinite(losses.task):
-                raise NonFiniteError(
-                    f"the task loss is {losses.task} in epoch {at.epoch + 1}, step {at.number + 1}: training has "
-                    "diverged. Lower the learning rate, or look for NaN in the data."
-                )
-            self.optimizer.zero_grad()
-            fabric.backward(loss)
-            self.optimizer.step()
-            if self.schedule is not None:
-                self.schedule.step()
-            at.tally.add(losses)
-            at.number, at.step = at.number + 1, at.step + 1
+        for batch in self.batches().loader(at.number, s.workers):
+            losses = self.step(batch)
             now = time.perf_counter()
             at.tally.seconds, clock = at.tally.seconds + now - clock, now
             samples = min(s.batch_size, self.count - (at.number - 1) * s.batch_size)
