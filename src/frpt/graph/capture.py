@@ -58,6 +58,8 @@ class Captured:
         self.model = model
         self.program = program
         self.example_batch = inputs.batch
+        self._samples: dict[Node, Samples | None] = {}
+        self._sizes: dict[tuple[Any, int], Any] = {}
         self._bind(inputs)
         output = next(n for n in program.graph.nodes if n.op == "output").args[0][0]
         if not is_float(output):
@@ -144,14 +146,18 @@ class Captured:
 
     def samples(self, node: Node) -> Samples | None:
         """Where the batch is in a node's value; None if it has none."""
-        return samples_in(node, self.symbol, self.example_batch, self.from_input)
+        if node not in self._samples:
+            self._samples[node] = samples_in(node, self.symbol, self.example_batch, self.from_input)
+        return self._samples[node]
 
     def size(self, value: Any, batch: int) -> Any:
         """A symbolic size at this batch size."""
         if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             return value
-        expr = value.node.expr
-        number = expr.subs(self.symbol, batch) if self.symbol is not None else expr
+        key = (expr := value.node.expr, batch)
+        if key not in self._sizes:
+            self._sizes[key] = expr.subs(self.symbol, batch) if self.symbol is not None else expr
+        number = self._sizes[key]
         if isinstance(value, torch.SymBool):
             return bool(number)
         return int(number) if isinstance(value, torch.SymInt) else float(number)
