@@ -147,7 +147,7 @@ def writing(model: nn.Module, data: TensorDataset, at: str, batch: int, preset: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=15, help="steps of each arm that are measured")
+    parser.add_argument("--rounds", type=int, default=30, help="steps of each arm that are measured")
     parser.add_argument("--width", type=int, default=16, help="channels of the ResNet's first stage")
     parser.add_argument("--samples", type=int, default=640)
     options = parser.parse_args()

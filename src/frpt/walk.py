@@ -187,7 +187,7 @@ class Walk:
         front, wanted = at.input.front(anchor).to(work), at.output.front(target).to(work)
         problem = Problem(
             block, front, wanted, at.output.front(output).to(work), self.preset.gate, self.preset.solver,
-            self._range(unit.source), closed=closed,
+            self._range(unit.source), closed=self.preset.solver.closed if closed is None else closed,
         )  # fmt: skip
         return problem, at, block
 
