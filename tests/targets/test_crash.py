@@ -103,21 +103,33 @@ def test_killed_at_random_moments(rev: frpt.Reverser, undisturbed: dict[str, byt
     assert kills >= 4
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize(("world", "killed"), [(2, None), (5, None), (3, 1)])
 def test_several_writers_at_once_make_the_same_store(
-    rev: frpt.Reverser, undisturbed: dict[str, bytes], tmp_path: Path, world: int
+    rev: frpt.Reverser, undisturbed: dict[str, bytes], tmp_path: Path, world: int, killed: int | None
 ) -> None:
-    path = tmp_path / "store"
-    processes = [forked(writing(rev, path, rank, world)) for rank in range(world)]
-    time.sleep(0.1)
-    processes[1].kill()
+    processes = [forked(writing(rev, tmp_path, rank, world)) for rank in range(world)]
+    if killed is not None:
+        processes[killed].kill()
     for process in processes:
         process.join()
-    assert [p.exitcode for p in processes if p is not processes[1]] == [0] * (world - 1)
-    process = forked(writing(rev, path, 1, world))
-    process.join()
-    assert process.exitcode == 0
-    assert contents(path) == undisturbed
+    assert [p.exitcode for i, p in enumerate(processes) if i != killed] == [0] * (world - (killed is not None))
+    if killed is not None:
+        again = forked(writing(rev, tmp_path, killed, world))
+        again.join()
+        assert again.exitcode == 0
+    assert contents(tmp_path) == undisturbed
+
+
+def test_leftovers_of_writers_that_are_no_more_are_swept_and_those_of_others_stay(
+    rev: frpt.Reverser, tmp_path: Path
+) -> None:
+    left = [f"shard-000003.safetensors.{rank}.tmp" for rank in (0, 1, 7)]
+    for name in left:
+        (tmp_path / name).write_text("half")
+    writing(rev, tmp_path, 0, 2)()
+    assert [name for name in left if (tmp_path / name).exists()] == [left[1]]
+    writing(rev, tmp_path)()
+    assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_each_writer_writes_its_own_shards(rev: frpt.Reverser, tmp_path: Path) -> None:

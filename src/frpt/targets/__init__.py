@@ -2,7 +2,7 @@
 
 from frpt.targets.dataset import TargetDataset
 from frpt.targets.manifest import LayerInfo, Manifest, ShardInfo
-from frpt.targets.repair import repair
+from frpt.targets.repairs import repair
 from frpt.targets.store import TargetStore
 from frpt.targets.write import write_targets
 

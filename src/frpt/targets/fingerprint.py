@@ -28,8 +28,8 @@ def weights_of(rev: Reverser, names: Iterable[str]) -> dict[str, str]:
 
 def label_bytes(labels: Any) -> list[bytes]:
     """The bytes of each label: class ids as int64, other labels as float32. labels: (n, ...)."""
-    rows = isinstance(labels, list | tuple) and len(labels) and isinstance(labels[0], Tensor)
-    t = torch.stack(list(labels)) if rows else torch.as_tensor(labels)
+    rows = isinstance(labels, list | tuple) and len(labels) > 0 and isinstance(labels[0], Tensor | np.ndarray)
+    t = torch.stack([torch.as_tensor(row) for row in labels]) if rows else torch.as_tensor(labels)
     t = t.to("cpu", torch.float32 if t.is_floating_point() else torch.int64).contiguous()
     return [row.tobytes() for row in t.numpy().reshape(len(t), -1)]
 

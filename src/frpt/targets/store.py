@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CORRECTED = "corrected"
-_ON_DISK = {torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: np.int16}
 
 
 def key_of(layer: str) -> str:
@@ -87,28 +86,15 @@ class TargetStore:
 
         targets: (k, *shape) float32. present: (k,) bool, False where the target is the anchor (delta); the row is zero.
         """
-        info = self._info(layer)
-        wanted = self._checked(index)
-        shards, rows = np.divmod(wanted, self.manifest.shard_size)
-        size = int(torch.Size(info.shape).numel())
+        rows, wanted = self._layer(layer), self._checked(index)
         if self.mode == "dense":
             present = np.ones(len(wanted), dtype=bool)
-            out = np.empty((len(wanted), size), _ON_DISK[info.dtype])
-            places: Any = range(len(wanted))
+            shards, places = np.divmod(wanted, self.manifest.shard_size)
         else:
             present = self._corrected_samples()[wanted]
-            out = np.zeros((len(wanted), size), _ON_DISK[info.dtype])
-            places = present.nonzero()[0].tolist()
-            shards, rows = shards[present], self._delta_rows()[wanted[present]]
-        maps = self._maps.setdefault(layer, {})
-        for place, shard, row in zip(places, shards.tolist(), rows.tolist(), strict=True):
-            if shard not in maps:
-                maps[shard] = self._map(layer, shard)
-            out[place] = maps[shard][row]
-        targets = torch.from_numpy(out)
-        if info.dtype is torch.bfloat16:
-            targets = targets.view(torch.bfloat16)
-        return targets.float().reshape(-1, *info.shape), torch.from_numpy(present)
+            shards = np.where(present, wanted // self.manifest.shard_size, -1)
+            places = np.where(present, self._delta_rows()[wanted], 0)
+        return rows.gather(shards, places), torch.from_numpy(present)
 
     def check(
         self,
@@ -142,7 +128,7 @@ class TargetStore:
         self._reset()
 
     def _reset(self) -> None:
-        self._maps: dict[str, dict[int, NDArray[Any]]] = {}
+        self._layers: dict[str, _Rows] = {}
         self._files: dict[int, _Shard] = {}
         self._corrected: NDArray[np.bool_] | None = None
         self._rows: NDArray[np.int64] | None = None
@@ -156,35 +142,33 @@ class TargetStore:
                 "writers, or make the same frpt.write_targets call again: it goes on from there."
             )
 
-    def _info(self, layer: str) -> LayerInfo:
-        if layer not in self.layers:
-            raise StoreMismatchError(self.path, [f"it has no layer {layer!r}; it has {', '.join(self.layers)}"])
-        return self.layers[layer]
+    def _layer(self, layer: str) -> _Rows:
+        if layer not in self._layers:
+            if layer not in self.layers:
+                raise StoreMismatchError(self.path, [f"it has no layer {layer!r}; it has {', '.join(self.layers)}"])
+            self._require_complete()
+            self._layers[layer] = _Rows(self, layer)
+        return self._layers[layer]
 
     def _checked(self, index: Sequence[int] | Tensor) -> NDArray[np.int64]:
-        wanted = np.asarray(index, dtype=np.int64) if len(index) else np.zeros(0, dtype=np.int64)
+        wanted = np.asarray(index, dtype=np.int64)
         if wanted.ndim != 1:
             raise InputError(f"index must be a sequence of sample numbers, got the shape {wanted.shape}")
-        if len(wanted) and (wanted.min() < 0 or wanted.max() >= self.count):
+        if len(wanted) and wanted.view(np.uint64).max() >= self.count:  # a negative number is a large unsigned one
             bad = wanted[(wanted < 0) | (wanted >= self.count)]
             raise InputError(f"sample {bad[0]} is out of range: the store has samples 0 to {self.count - 1}")
         return wanted
 
-    def _map(self, layer: str, shard: int) -> NDArray[Any]:
-        info = self._info(layer)
-        return self._shard(shard).tensor(key_of(layer), _ON_DISK[info.dtype], info.shape)
-
     def _shard(self, shard: int) -> _Shard:
         if shard not in self._files:
-            self._require_complete()
             self._files[shard] = _Shard(self.path, self.manifest.shards[shard])
         return self._files[shard]
 
     def _corrected_samples(self) -> NDArray[np.bool_]:
         if self._corrected is None:
             self._require_complete()
-            parts = [self._shard(s).tensor(CORRECTED, np.bool_, ())[:, 0] for s in range(self.manifest.shard_count)]
-            self._corrected = np.concatenate(parts)
+            parts = [self._shard(s).data_of(CORRECTED, ()) for s in range(self.manifest.shard_count)]
+            self._corrected = np.frombuffer(b"".join(parts), np.bool_)
         return self._corrected
 
     def _delta_rows(self) -> NDArray[np.int64]:
@@ -194,6 +178,26 @@ class TargetStore:
             parts = [np.cumsum(corrected[i : i + size]) - 1 for i in range(0, self.count, size)]
             self._rows = np.concatenate(parts)
         return self._rows
+
+
+class _Rows:
+    """One layer's targets in all shards, mapped shard by shard as they are asked for; shard −1 is a row of zeros."""
+
+    def __init__(self, store: TargetStore, layer: str) -> None:
+        self.store, self.layer, self.info = store, layer, store.layers[layer]
+        self._maps: dict[int, memoryview] = {-1: memoryview(bytes(self.info.nbytes))}
+
+    def gather(self, shards: NDArray[np.int64], places: NDArray[np.int64]) -> Tensor:
+        """(k, *shape) float32: row places[i] of shard shards[i]; slices joined, so that each row is copied once."""
+        maps, size, numbers = self._maps, self.info.nbytes, shards.tolist()
+        for new in set(numbers) - maps.keys():
+            maps[new] = self.store._shard(new).data_of(key_of(self.layer), self.info.shape)
+        starts = (places * size).tolist()
+        data = bytearray().join([maps[n][a : a + size] for n, a in zip(numbers, starts, strict=True)])
+        shape = (len(numbers), *self.info.shape)
+        if not data:
+            return torch.zeros(shape)
+        return torch.frombuffer(data, dtype=self.info.dtype).view(shape).float()
 
 
 class _Shard:
@@ -215,19 +219,13 @@ class _Shard:
         except ValueError as error:
             raise self._broken("has no readable header") from error
 
-    def tensor(self, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-        """A tensor of the file as (rows, size of ``shape``), without a copy."""
-        size = int(torch.Size(shape).numel())
+    def data_of(self, name: str, shape: tuple[int, ...]) -> memoryview:
+        """The bytes of a tensor (rows, *shape), without a copy."""
         entry = self.header.get(name)
         if not isinstance(entry, dict) or tuple(entry["shape"][1:]) != shape:
             raise self._broken(f"holds no {name!r} of shape {shape}")
         begin, end = entry["data_offsets"]
-        items = (end - begin) // np.dtype(dtype).itemsize
-        if items != entry["shape"][0] * size or self.start + end > len(self.data):
-            raise self._broken(f"holds a damaged {name!r}")
-        if items == 0:
-            return np.zeros((0, size), dtype)
-        return np.frombuffer(self.data, dtype, items, self.start + begin).reshape(-1, size)
+        return memoryview(self.data)[self.start + begin : self.start + end]
 
     def _broken(self, how: str) -> StoreError:
         return StoreError(f"{self.where} {how}. `frpt targets verify` lists damage, frpt.targets.repair mends it.")

@@ -255,15 +255,15 @@ def _shard_size(count: int, sample_bytes: int, batch_size: int) -> int:
 
 
 def _converted(rows: Tensor, dtype: torch.dtype, layer: str, index: Tensor) -> Tensor:
+    """The rows in the store's dtype. rows are finite; what a shorter dtype makes infinite is refused."""
     out = rows.to(dtype).contiguous()
-    good = torch.isfinite(out.reshape(len(out), -1)).all(1) if len(out) else torch.ones(0, dtype=torch.bool)
-    if not bool(good.all()):
-        kind = str(dtype).removeprefix("torch.")
-        raise NonFiniteError(
-            f"{layer!r}: the target of sample {int(index[~good][0])} reaches {float(rows[~good][0].abs().max()):.3g}, "
-            f"more than {kind} can hold. Write the store with dtype='bfloat16' or 'float32'."
-        )
-    return out
+    if rows.dtype == dtype or bool(torch.isfinite(out).all()):
+        return out
+    bad = int((~torch.isfinite(out)).nonzero()[0, 0])
+    raise NonFiniteError(
+        f"{layer!r}: the target of sample {int(index[bad])} reaches {float(rows[bad].abs().max()):.3g}, more than "
+        f"{str(dtype).removeprefix('torch.')} can hold. Write the store with dtype='bfloat16' or 'float32'."
+    )
 
 
 def _check_options(
