@@ -9,17 +9,16 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 import frpt
-from tests.models import Planner, ResNet
+from tests.models import Planner, mlp
 from tests.train.toys import blobs, network, parameters
 
 
 def test_from_the_recorded_feature_it_is_the_plain_reconstruction() -> None:
-    torch.manual_seed(0)
-    model, x = ResNet().eval(), torch.randn(6, 3, 16, 16)
-    y = (model(x).argmax(1) + torch.tensor([0, 1, 1, 0, 1, 1])) % 5
+    model, (x, y) = network(), blobs(12).tensors
     rev = frpt.Reverser(model, x, margin=0.1)
-    plain = rev.reconstruct(x, y, at="layer1")
-    again = rev.reconstruct_from(x, y, "layer1", plain.anchor)
+    plain = rev.reconstruct(x, y, at="3")
+    assert 0 < int(plain.corrected.sum()) < 12
+    again = rev.reconstruct_from(x, y, "3", plain.anchor)
     assert torch.equal(again.target, plain.target)
     assert torch.equal(again.corrected, plain.corrected)
 
@@ -39,15 +38,16 @@ def test_another_feature_is_corrected_as_little_as_needed_and_nothing_before_it_
 
 
 def test_the_path_as_one_block_meets_the_label() -> None:
-    model, (x, y) = network(), blobs(200, 2).tensors
+    torch.manual_seed(0)
+    model, x = mlp((6, 24, 24, 4), nn.GELU).eval(), torch.randn(40, 6)
+    y = (model(x).argmax(1) + (torch.arange(40) % 3 == 0)) % 4
     rev = frpt.Reverser(model, x[:2], preset="online", margin=0.1)
-    assert [u.choice.rule for u in rev.plan("3").units] == ["composite"]
-    rec = rev.reconstruct(x, y, at="3")
+    assert [u.choice.rule for u in rev.plan("1").units] == ["composite"]
+    rec = rev.reconstruct(x, y, at="1")
     wrong = rec.corrected
-    assert 20 < int(wrong.sum()) < 150
     assert float(rec.closed[wrong].mean()) > 0.85
     assert torch.equal(rec.target[~wrong], rec.anchor[~wrong])
-    exact = frpt.Reverser(model, x[:2], margin=0.1).reconstruct(x, y, at="3")
+    exact = frpt.Reverser(model, x[:2], margin=0.1).reconstruct(x, y, at="1")
     assert float(rec.deviation[wrong].mean()) < 1.5 * float(exact.deviation[wrong].mean())
 
 

@@ -37,6 +37,8 @@ class Tally:
     rec: float = 0.0
     weight: float = 0.0
     deviation: float = 0.0
+    corrected: int = 0
+    closed: float = 0.0
     seconds: float = 0.0
 
     def add(self, losses: Losses) -> None:
@@ -47,14 +49,19 @@ class Tally:
             self.rec += losses.rec
             self.weight += losses.weight
             self.deviation += losses.deviation
+        if losses.closed is not None:
+            self.corrected += 1
+            self.closed += losses.closed
 
     def row(self, epoch: int, samples: int, metric: float | None, flips: tuple[int, int] | None) -> Epoch:
         """The finished epoch. samples: how many it had."""
         n = self.supervised
         fixed, broken = flips or (None, None)
+        rec, deviation = (self.rec / n, self.deviation / n) if n else (None, None)
+        closed = self.closed / self.corrected if self.corrected else None
         return Epoch(
-            epoch, metric, self.task / self.steps, self.rec / n if n else None, self.weight / n if n else 0.0,
-            self.deviation / n if n else None, fixed, broken, self.seconds, samples / max(self.seconds, 1e-9),
+            epoch, metric, self.task / self.steps, rec, self.weight / n if n else 0.0, deviation, closed,
+            fixed, broken, self.seconds, samples / max(self.seconds, 1e-9),
         )  # fmt: skip
 
 

@@ -20,12 +20,13 @@ from frpt.train.tap import FeatureTap
 
 @dataclass(frozen=True)
 class Losses:
-    """One step over all processes. rec, deviation: None where no target was asked for."""
+    """One step over all processes. rec, deviation: None where no target was asked for. closed: of this process."""
 
     task: float
     rec: float | None
     weight: float
     deviation: float | None
+    closed: float | None = None
 
 
 class Supervision:
@@ -64,7 +65,9 @@ class Objective:
         rec, deviation = s.loss(call, batch, labels)
         task_mean, rec_mean, deviation_mean = self._means(batch, task, rec, deviation)
         weight = s.balance.update(task_mean, rec_mean)
-        return self._scaled(task + weight * rec, batch), Losses(task_mean, rec_mean, weight, deviation_mean)
+        return self._scaled(task + weight * rec, batch), Losses(
+            task_mean, rec_mean, weight, deviation_mean, s.source.closed
+        )
 
     def _scaled(self, loss: Tensor, batch: Batch) -> Tensor:
         """Gradients are averaged over processes: a share of fewer samples has to count for less."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class Epoch:
     """One epoch. metric: on ``val``. task_loss, rec_loss, weight (λ), deviation (‖â − a*‖/‖a*‖): means over its steps.
 
+    closed: share of the output's residual that online targets close, of the samples that need a correction.
     fixed, broken: samples of ``val`` that are better and worse than under the starting model. None: not measured.
     """
 
@@ -30,6 +31,7 @@ class Epoch:
     rec_loss: float | None
     weight: float
     deviation: float | None
+    closed: float | None
     fixed: int | None
     broken: int | None
     seconds: float

@@ -16,7 +16,12 @@ from frpt.train.tap import FeatureTap
 
 
 class Source(Protocol):
-    """Says what the layer should produce for a batch. All features: samples first, (k, ...)."""
+    """Says what the layer should produce for a batch. All features: samples first, (k, ...).
+
+    closed: of the last batch's corrected samples, the share of the output's residual their targets close.
+    """
+
+    closed: float | None
 
     def target(
         self, call: Inputs, labels: Tensor, feature: Tensor, stored: Tensor | None, present: Tensor | None
@@ -25,6 +30,8 @@ class Source(Protocol):
 
 class Anchor:
     """The starting model's own feature, without any label: plain self-distillation."""
+
+    closed: float | None = None
 
     def __init__(self, start: nn.Module, at: str, samples: Samples) -> None:
         self.start = deepcopy(start).eval().requires_grad_(False)
@@ -44,6 +51,8 @@ class Anchor:
 
 class Stored:
     """Targets from a store; rows that a delta store does not hold are the starting model's features."""
+
+    closed: float | None = None
 
     def __init__(self, anchor: Anchor | None) -> None:
         self.anchor = anchor
@@ -65,10 +74,12 @@ class Online:
 
     def __init__(self, rev: Reverser, at: str, samples: Samples) -> None:
         self.rev, self.at, self.samples = rev, at, samples
+        self.closed: float | None = None
 
     def target(
         self, call: Inputs, labels: Tensor, feature: Tensor, stored: Tensor | None, present: Tensor | None
     ) -> Tensor:
         value = self.samples.back(feature.detach())
         found = self.rev.reconstruct_from(as_taken(call), labels, self.at, value)
+        self.closed = float(found.closed[found.corrected].mean()) if bool(found.corrected.any()) else None
         return self.samples.front(found.target)
