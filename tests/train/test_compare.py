@@ -15,7 +15,7 @@ import frpt
 from frpt.cli.main import app
 from frpt.errors import OptionError
 from frpt.train.compare import Difference
-from tests.train.toys import blobs, network, parameters
+from tests.train.toys import blobs, network, parameters, reverser
 
 
 def test_arms_are_the_runs_they_stand_for_and_share_one_reconstruction(tmp_path: Path) -> None:
@@ -34,7 +34,9 @@ def test_arms_are_the_runs_they_stand_for_and_share_one_reconstruction(tmp_path:
     )
     arms = [("back-propagation", 0.0, None), ("anchor-only", 0.5, "anchor"), ("FR-PT", 0.5, tmp_path / "kept")]
     for name, c_rec, targets in arms:
-        alone = frpt.post_train(model, data, "3", c_rec=c_rec, targets=targets, seed=5, val=val, **options)
+        alone = frpt.post_train(
+            model, data, "3", c_rec=c_rec, targets=targets, seed=5, val=val, reverser=reverser(), **options
+        )
         assert torch.equal(parameters(found.arms[name].runs[1].model), parameters(alone.model))
     assert len(list((tmp_path / "logs").glob("*/epochs.csv"))) == 6
     frame = found.to_pandas()

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 import frpt
 from tests.models import Planner, mlp
-from tests.train.toys import blobs, network, parameters
+from tests.train.toys import blobs, network, parameters, reverser
 
 
 def test_from_the_recorded_feature_it_is_the_plain_reconstruction() -> None:
-    model, (x, y) = network(), blobs(12).tensors
-    rev = frpt.Reverser(model, x, margin=0.1)
+    rev, (x, y) = reverser(), blobs(12).tensors
     plain = rev.reconstruct(x, y, at="3")
     assert 0 < int(plain.corrected.sum()) < 12
     again = rev.reconstruct_from(x, y, "3", plain.anchor)
@@ -70,8 +69,9 @@ def test_the_same_options_on_a_copy() -> None:
 @pytest.mark.parametrize("targets", ["online", "anchor"])
 def test_mixed_precision_rounds_the_features_but_not_the_weights(targets: str) -> None:
     options = {"targets": targets, "epochs": 1, "batch_size": 20, "lr": 1e-2, "progress": False, "val": blobs(20, 1)}
-    exact = frpt.post_train(network(), blobs(), "3", **options)  # type: ignore[arg-type]
-    mixed = frpt.post_train(network(), blobs(), "3", precision="bf16-mixed", **options)  # type: ignore[arg-type]
+    rev = reverser()
+    exact = frpt.post_train(network(), blobs(), "3", reverser=rev, **options)  # type: ignore[arg-type]
+    mixed = frpt.post_train(network(), blobs(), "3", reverser=rev, precision="bf16-mixed", **options)  # type: ignore[arg-type]
     a, b = parameters(exact.model), parameters(mixed.model)
     assert next(mixed.model.parameters()).dtype == torch.float32
     assert not torch.equal(a, b)
@@ -84,8 +84,10 @@ def test_a_network_in_double_and_a_fabric_of_ones_own() -> None:
     result = frpt.post_train(network().double(), double, "3", targets="online", epochs=1, progress=False)
     assert next(result.model.parameters()).dtype == torch.float64
     fabric = Fabric(accelerator="cpu", devices=1)
-    own = frpt.post_train(network(), blobs(), "3", c_rec=0, epochs=1, progress=False, fabric=fabric)
-    plain = frpt.post_train(network(), blobs(), "3", c_rec=0, epochs=1, progress=False)
+    own = frpt.post_train(
+        network(), blobs(), "3", c_rec=0, epochs=1, progress=False, fabric=fabric, reverser=reverser()
+    )
+    plain = frpt.post_train(network(), blobs(), "3", c_rec=0, epochs=1, progress=False, reverser=reverser())
     assert torch.equal(parameters(own.model), parameters(plain.model))
 
 

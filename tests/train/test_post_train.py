@@ -21,13 +21,15 @@ from frpt.errors import DataError, FrptError, InputError, LabelError, NonFiniteE
 from frpt.train.data import order
 from frpt.train.metrics import accuracy, metric_of
 from tests.models import Outputs, Planner
-from tests.train.toys import Mixed, blobs, network, parameters
+from tests.train.toys import Mixed, blobs, network, parameters, reverser
 
 AT = "3"
 
 
 def train(model: nn.Module | None = None, data: Any = None, at: str = AT, **options: Any) -> frpt.Result:
     options = {"epochs": 2, "batch_size": 20, "progress": False, "lr": 1e-2, **options}
+    if model is None and options.get("targets") != "online":
+        options["reverser"] = reverser()
     return frpt.post_train(network() if model is None else model, blobs() if data is None else data, at, **options)
 
 
@@ -65,7 +67,7 @@ def test_the_loss_is_task_plus_weighted_distance_to_the_reconstruction() -> None
 
 
 def test_dense_and_delta_stores_and_the_ones_written_on_the_way_agree(tmp_path: Path) -> None:
-    rev, data = frpt.Reverser(network(), blobs()[:2][0]), blobs()
+    rev, data = reverser(), blobs()
     written = [frpt.write_targets(rev, data, AT, tmp_path / m, mode=m, progress=False) for m in ("dense", "delta")]  # type: ignore[arg-type]
     assert 0 < int(written[1].corrected.sum()) < len(data)
     found = [parameters(train(targets=t).model) for t in (*written, str(tmp_path / "dense"))]
@@ -262,15 +264,28 @@ REFUSED = [
 
 @pytest.mark.parametrize(("options", "kind", "words"), REFUSED)
 def test_bad_input_is_refused_with_a_reason(options: dict[str, Any], kind: type[Exception], words: str) -> None:
-    model = network()
+    model, more = network(), {} if options.get("targets") == "online" else {"reverser": reverser()}
     with pytest.raises(kind, match=words):
-        train(model, **options)
+        train(model, **options, **more)
     assert torch.equal(parameters(model), parameters(network()))
-    assert not any(m._forward_hooks for m in model.modules())
+    assert not any(m._forward_hooks for m in (*model.modules(), *reverser().model.modules()))
+
+
+def test_a_reverser_of_ones_own_says_it_all() -> None:
+    rev = frpt.Reverser(network(), blobs()[:2][0], margin=0.5)
+    own = train(network(), reverser=rev, epochs=1)
+    assert torch.equal(parameters(own.model), parameters(train(network(), margin=0.5, epochs=1).model))
+    with pytest.raises(OptionError, match="belong to the Reverser"):
+        train(network(), reverser=rev, margin=0.5)
+    other = network()
+    with torch.no_grad():
+        other[6].weight.mul_(2)
+    with pytest.raises(TapError, match="does not give the model's output"):
+        train(other, reverser=rev, c_rec=0)
 
 
 def test_a_store_of_another_model_is_refused(tmp_path: Path) -> None:
-    rev = frpt.Reverser(network(), blobs()[:2][0])
+    rev = reverser()
     frpt.write_targets(rev, blobs(), AT, tmp_path, progress=False)
     other = network()
     with torch.no_grad():

@@ -39,6 +39,11 @@ def model() -> Dropped:
     return Dropped().eval()
 
 
+@cache
+def reverser() -> frpt.Reverser:
+    return frpt.Reverser(model(), blobs(2).tensors[0], preset="online")
+
+
 def decay(optimizer: torch.optim.Optimizer, steps: int) -> Any:
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
 
@@ -65,8 +70,9 @@ class Until:
 def train(folder: Path | None = None, loss: Any = F.cross_entropy, **options: Any) -> frpt.Result:
     options = {"targets": "anchor", "epochs": 3, "batch_size": 10, "lr": 1e-2, "schedule": decay, **options}
     return frpt.post_train(
-        model(), blobs(), "body", val=blobs(16, 1), task_loss=loss, checkpoint=folder, progress=False, **options
-    )
+        model(), blobs(), "body", val=blobs(16, 1), task_loss=loss, checkpoint=folder, progress=False,
+        reverser=reverser(), **options,
+    )  # fmt: skip
 
 
 @cache
@@ -103,7 +109,7 @@ def test_a_killed_run_goes_on_and_a_finished_one_stays(tmp_path: Path) -> None:
 
 
 def test_offline_and_online_runs_go_on_too(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"epochs": 2, "preset": "online"}
+    options: dict[str, Any] = {"epochs": 2}
     for targets in (None, "online"):
         folder = tmp_path / str(targets)
         with pytest.raises(StoppedError):

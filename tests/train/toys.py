@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+import frpt
+
 
 def blobs(count: int = 48, seed: int = 0, noise: float = 1.2) -> TensorDataset:
     """Four overlapping classes in six dimensions."""
@@ -42,6 +44,12 @@ def network() -> nn.Sequential:
     model = layers()
     model.load_state_dict(_weights())
     return model.eval()
+
+
+@cache
+def reverser() -> frpt.Reverser:
+    """A Reverser on ``network()``, made once."""
+    return frpt.Reverser(network(), blobs(2).tensors[0])
 
 
 class Mixed(nn.Module):

@@ -91,6 +91,8 @@ def prepare(job: Job, stack: ExitStack) -> Ready:
         _, labels = fetch(job.val, spread(len(job.val), _LOOKS))
         check_labels(labels, out[:1].expand(len(labels), *out.shape[1:]), "the validation set")
     rev = job.rev or make_reverser(model, example, s, job.targets)
+    if next(rev.model.parameters()).device != fabric.device:
+        rev = rev.on(model)
     _check_tap(model, rev, job.at, example, out)
     frozen = freeze(model, rev, job.at)
     stack.callback(frozen.restore)
