@@ -142,7 +142,7 @@ PRESETS = {
     "default": Preset("default"),
     "online": Preset(
         "online",
-        solver=SolverOptions(dtype=torch.float32, jacobian_entries=8_000, iterations=10, closed=0.1),
+        solver=SolverOptions(dtype=torch.float32, jacobian_entries=8_000, iterations=10, closed=0.2),
         blocks="path",
         closing=None,
     ),

@@ -44,7 +44,7 @@ def test_the_path_as_one_block_meets_the_label() -> None:
     assert [u.choice.rule for u in rev.plan("1").units] == ["composite"]
     rec = rev.reconstruct(x, y, at="1")
     wrong = rec.corrected
-    assert float(rec.closed[wrong].mean()) > 0.85
+    assert float(rec.closed[wrong].mean()) > 0.8
     assert torch.equal(rec.target[~wrong], rec.anchor[~wrong])
     exact = frpt.Reverser(model, x[:2], margin=0.1).reconstruct(x, y, at="1")
     assert float(rec.deviation[wrong].mean()) < 1.5 * float(exact.deviation[wrong].mean())
