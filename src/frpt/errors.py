@@ -64,8 +64,44 @@ class OptionError(FrptError, ValueError):
     """An option, preset or solver name that does not exist, or a value out of its range."""
 
 
+class DataError(FrptError, ValueError):
+    """A data set that offline targets cannot belong to: its items change from one look to the next."""
+
+
+class StoreError(FrptError):
+    """A target store that cannot be read or written: missing, incomplete, damaged, or the disk refuses."""
+
+
+class StoreBusyError(StoreError):
+    """Somebody else is writing these shards."""
+
+
+class StoreMismatchError(StoreError, ValueError):
+    """A target store that belongs to something else; every difference at once."""
+
+    def __init__(self, path: object, differences: Iterable[str]) -> None:
+        self.differences = list(differences)
+        listing = "\n".join(f"  - {text}" for text in self.differences)
+        super().__init__(
+            f"the target store {str(path)!r} does not fit:\n{listing}\n"
+            "Use what the store was written with, or write another store."
+        )
+
+
 class BudgetError(FrptError, MemoryError):
     """A memory budget that not even one sample's solve fits into."""
+
+
+class FreezeError(FrptError, ValueError):
+    """The network cannot be split at a layer into a part that is trained and a part that stays."""
+
+
+class TapError(FrptError, ValueError):
+    """The value at a layer cannot be read from a forward pass of the user's own model."""
+
+
+class CheckpointError(FrptError, RuntimeError):
+    """A training checkpoint that cannot be written, read, or continued with these options."""
 
 
 class EvalModeWarning(UserWarning):

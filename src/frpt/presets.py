@@ -77,6 +77,8 @@ class SolverOptions:
     """Upper limit of passes over the whole path, for each start and aim of the closing step."""
     tolerance: float = 1e-6
     """Relative CCP residual at which a composite solve stops."""
+    closed: float | None = None
+    """Instead: the share of a block's residual that may be left, for targets that have to be quick."""
     memory: int = 8
     """Pairs the secant solver keeps per sample."""
     jacobian_entries: int = 90_000
@@ -111,8 +113,10 @@ class SolverOptions:
             raise OptionError(f"unknown convolution solver {self.conv!r}: there are {', '.join(CONV_SOLVERS)}")
         if self.fill not in ("residual", "zeros"):
             raise OptionError(f"SolverOptions.fill must be residual or zeros, got {self.fill!r}")
-        numbers = [f.name for f in fields(self) if f.name not in ("dtype", "composite", "large", "conv", "fill")]
-        _require_positive(self, *numbers)
+        numbers = [
+            f.name for f in fields(self) if f.name not in ("dtype", "composite", "large", "conv", "fill", "closed")
+        ]
+        _require_positive(self, *numbers, *(["closed"] if self.closed is not None else []))
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,12 @@ class Preset:
 
 PRESETS = {
     "default": Preset("default"),
+    "online": Preset(
+        "online",
+        solver=SolverOptions(dtype=torch.float32, jacobian_entries=8_000, iterations=10, closed=0.2),
+        blocks="path",
+        closing=None,
+    ),
     "paper": Preset(
         "paper",
         solver=SolverOptions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from frpt.errors import InputError, NonFiniteError
-from frpt.graph.capture import Captured, where
+from frpt.graph.capture import Captured, is_shape, where
 from frpt.graph.inputs import Inputs
 from frpt.graph.plan import Unit
 from frpt.samples import Samples
@@ -19,12 +19,19 @@ from frpt.solvers.composite import BlockFunction
 
 
 class Record:
-    """The values at some nodes for one batch. What a unit needs from elsewhere is held at its recorded value."""
+    """The values at some nodes for one batch. What a unit needs from elsewhere is held at its recorded value.
 
-    def __init__(self, captured: Captured, inputs: Inputs, nodes: Iterable[Node]) -> None:
+    known: values that are there already; what only they depend on is not run.
+    """
+
+    def __init__(
+        self, captured: Captured, inputs: Inputs, nodes: Iterable[Node], known: Mapping[Node, Tensor] | None = None
+    ) -> None:
         self.captured = captured
         self.batch = inputs.batch
-        self.values = captured.run(captured.nodes, captured.given(inputs), set(nodes), self.batch)
+        keep, given = set(nodes), captured.given(inputs)
+        given |= {node: value.to(node.meta["val"].dtype) for node, value in (known or {}).items()}
+        self.values = captured.run(_needed(captured, keep, set(given)), given, keep, self.batch)
 
     def samples(self, node: Node) -> Samples:
         samples = self.captured.samples(node)
@@ -80,3 +87,15 @@ class Record:
                     f"{where(node)}: the forward pass produces NaN or infinity here; the layer before it overflows or "
                     "divides by zero. Check its weights and the scale of the inputs."
                 )
+
+
+def _needed(captured: Captured, keep: set[Node], known: set[Node]) -> list[Node]:
+    """The nodes to run, in order, for the values of ``keep`` from known ones."""
+    found: set[Node] = set()
+    stack = list(keep)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(() if node in known or is_shape(node) else node.all_input_nodes)
+    return [n for n in captured.nodes if n in found]

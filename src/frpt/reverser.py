@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from frpt.embed import Embed, Embedder
 from frpt.errors import InputError, IrreversibleError, OptionError
-from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training
+from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where
 from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.graph.mixing import mixing
 from frpt.graph.plan import Choice, Plan, Unit, make_plan, shape_text
@@ -19,6 +19,7 @@ from frpt.presets import Preset
 from frpt.presets import preset as preset_of
 from frpt.reconstruction import Reconstruction
 from frpt.rules import rule_for
+from frpt.samples import Samples
 from frpt.walk import Network, Walk, check_weights, pads_next, planned_call
 
 
@@ -27,9 +28,11 @@ class Reverser:
 
     example_inputs: a tensor, a tuple of positional or a dict of keyword inputs, batch first; ``kwargs`` beside it.
     output: which tensor of the model's output is meant (name or index); a lone tensor or ``logits`` is found without.
-    preset: "default", "paper" or a ``Preset``. embed: how labels become targets, by name or a function (output, y).
-    margin: by how much the label's score shall win. class_dim: the output's class axis where shapes leave it open.
-    blocks: "finest" cut points, "stages" (residual and attention modules whole), or module patterns to keep whole.
+    preset: "default", "paper", "online" (quick, for every training step) or a ``Preset``.
+    embed: how labels become targets, by name or a function (output, y). margin: by how much the label shall win.
+    class_dim: the output's class axis where shapes leave it open.
+    blocks: "finest" cut points, "stages" (residual and attention modules whole), "path" (the whole path as one block),
+    or module patterns to keep whole.
     """
 
     def __init__(
@@ -51,9 +54,9 @@ class Reverser:
         self.model = model
         self.preset = preset_of(preset)
         self.embed: str | Embed = self.preset.embed if embed is None else embed
-        self._embedder = Embedder(self.embed, class_dim, margin, ignore_index)
+        self.embedder = Embedder(self.embed, class_dim, margin, ignore_index)
         self.blocks = self.preset.blocks if blocks is None else blocks
-        self._output = output
+        self.output = output
         self._captures: dict[tuple[Any, ...], Network] = {}
         warn_if_training(model)
         check_weights(model)
@@ -64,9 +67,46 @@ class Reverser:
         """Every name ``at`` accepts, output first."""
         return self._example.names.ordered()
 
+    @property
+    def example(self) -> Inputs:
+        """Some of the example inputs; a few samples where the batch size is free."""
+        return self._example.typical
+
+    def on(self, model: nn.Module) -> Reverser:
+        """The same options on another model of the same architecture, e.g. a copy that is being trained."""
+        e, example = self.embedder, self.example
+        return Reverser(
+            model, example.args, kwargs=example.kwargs, output=self.output, preset=self.preset, embed=self.embed,
+            margin=e.margin, class_dim=e.class_dim, ignore_index=e.ignore_index, blocks=self.blocks,
+        )  # fmt: skip
+
     def shape(self, layer: str) -> str:
         """The shape of a layer's value, the batch written b."""
         return shape_text(self._example.names[layer])
+
+    def upstream(self, at: str) -> list[str]:
+        """Names of the parameters and buffers the layer's value depends on."""
+        return self._example.captured.upstream(self._example.names[at])
+
+    def frozen(self, at: str) -> list[str]:
+        """Names of the parameters and buffers the output uses after the layer or beside it; shared ones are in both."""
+        return self._example.captured.frozen(self._example.names[at])
+
+    def samples(self, at: str) -> Samples:
+        """Where the samples sit in the layer's value; ``samples(at).front(value)`` has them on axis 0."""
+        node = self._example.names[at]
+        found = self._example.captured.samples(node)
+        if found is None:
+            raise InputError(
+                f"{where(node)}: its value has no batch axis, so there is nothing to reconstruct per sample"
+            )
+        return found
+
+    def sample_shape(self, at: str) -> tuple[int, ...]:
+        """The shape of one sample of the layer's value, as ``samples(at).front`` has it."""
+        samples, shape = self.samples(at), list(self._example.names[at].meta["val"].shape)
+        inside = [] if samples == Samples() else [samples.outer, samples.inner]
+        return tuple(int(n) for n in [*shape[: samples.dim], *inside, *shape[samples.dim + 1 :]])
 
     def plan(self, at: str) -> Plan:
         """The reverse path to a layer, checked whole; print it for the table."""
@@ -94,9 +134,23 @@ class Reverser:
             found = self._capture(inputs)
             layers = [at] if isinstance(at, str) else list(at)
             plans = [self._plan(found, name) for name in layers]
-            walk = Walk(found, self.preset, self._embedder, inputs, plans, torch.as_tensor(y))
+            walk = Walk(found, self.preset, self.embedder, inputs, plans, torch.as_tensor(y))
             results = {plan.layer: walk.to(plan) for plan in plans}
         return results[at] if isinstance(at, str) else results
+
+    def reconstruct_from(
+        self, x: InputLike, y: Tensor, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None
+    ) -> Reconstruction:
+        """What the layer should have produced for the labels where it produced ``value``, e.g. in train mode.
+
+        Nothing before the layer is run, but for what reaches the output beside it.
+        """
+        inputs = Inputs.of(x, kwargs)
+        with eval_mode(self.model), torch.no_grad():
+            found = self._capture(inputs)
+            plan = self._plan(found, at)
+            walk = Walk(found, self.preset, self.embedder, inputs, [plan], torch.as_tensor(y), {plan.at: value})
+            return walk.to(plan)
 
     def run(self, x: InputLike, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None) -> Tensor:
         """The model's output if the layer ``at`` had produced ``value``, all else as the forward pass has it."""
@@ -118,7 +172,7 @@ class Reverser:
         for key in ((kind, None), (kind, inputs.batch)):
             if key in self._captures:
                 return self._captures[key]
-        found = Network(capture(self.model, inputs, self._output), inputs)
+        found = Network(capture(self.model, inputs, self.output), inputs)
         self._captures[(kind, None if found.captured.dynamic else inputs.batch)] = found
         return found
 

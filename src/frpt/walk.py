@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +60,14 @@ class Walk:
     """One batch: the record of its forward pass, its output target, and the way back to any planned layer."""
 
     def __init__(
-        self, found: Network, preset: Preset, embedder: Embedder, inputs: Inputs, plans: Sequence[Plan], y: Tensor
+        self,
+        found: Network,
+        preset: Preset,
+        embedder: Embedder,
+        inputs: Inputs,
+        plans: Sequence[Plan],
+        y: Tensor,
+        known: Mapping[Node, Tensor] | None = None,
     ) -> None:
         self.preset = preset
         self.found = found
@@ -68,7 +75,8 @@ class Walk:
         self.batch = inputs.batch
         units = [u for p in plans for u in (*p.units, *([p.whole] if p.whole else []))]
         nodes = {n for u in units for n in (u.source, u.sink, *u.side)}
-        self.record = Record(self.captured, inputs, nodes | {p.at for p in plans} | {self.captured.output})
+        keep = nodes | {p.at for p in plans} | {self.captured.output}
+        self.record = Record(self.captured, inputs, keep, known)
         self.values = self.record.values
         output = self.values[self.captured.output]
         self._check_finite({n for p in plans for n in (p.at, *(u.sink for u in p.units))})
@@ -186,7 +194,8 @@ class Walk:
         fn, anchor, output, at = self.record.block(unit, self.index)
         wanted = at.output.front(target).to(anchor.dtype)
         within = self._range(unit.source)
-        problem = Problem(fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within, closed=closed)
+        share = self.preset.solver.closed if closed is None else closed
+        problem = Problem(fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within, closed=share)
         return problem, at, fn
 
     def _value(self, node: Node) -> Any:

@@ -1,4 +1,4 @@
-"""A model named on the command line as ``package.module:factory``, and example inputs for it."""
+"""A model or a data set named on the command line as ``package.module:factory``, and example inputs for a model."""
 
 from __future__ import annotations
 
@@ -21,12 +21,7 @@ def load(spec: str, shapes: list[str]) -> tuple[nn.Module, InputLike]:
 
     The factory returns a model, or a pair (model, example_inputs).
     """
-    made = _factory(spec)()
-    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if not isinstance(model, nn.Module):
-        raise OptionError(
-            f"{spec} returned a {type(model).__name__}, not an nn.Module or a pair (model, example_inputs)"
-        )
+    model, inputs = _made(spec)
     if shapes:
         inputs = tuple(_random(s) for s in shapes)
     elif inputs is None:
@@ -34,10 +29,33 @@ def load(spec: str, shapes: list[str]) -> tuple[nn.Module, InputLike]:
     return model.eval(), inputs
 
 
-def _factory(spec: str) -> Any:
+def load_model(spec: str) -> nn.Module:
+    """The model alone, in eval mode."""
+    return _made(spec)[0].eval()
+
+
+def _made(spec: str) -> tuple[nn.Module, InputLike | None]:
+    """The model and its example inputs, if the factory returns some."""
+    found = _find(spec)
+    made = found if isinstance(found, nn.Module) else found()
+    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        raise OptionError(
+            f"{spec} returned a {type(model).__name__}, not an nn.Module or a pair (model, example_inputs)"
+        )
+    return model, inputs
+
+
+def load_data(spec: str) -> Any:
+    """The data set itself, or what a function without arguments returns."""
+    found = _find(spec)
+    return found if hasattr(found, "__getitem__") and not isinstance(found, type) else found()
+
+
+def _find(spec: str) -> Any:
     module_name, _, attribute = spec.partition(":")
     if not attribute:
-        raise OptionError(f"name the model as package.module:factory, got {spec!r}")
+        raise OptionError(f"models and data sets are named as package.module:factory, got {spec!r}")
     sys.path.insert(0, os.getcwd())
     try:
         factory: Any = importlib.import_module(module_name)
@@ -49,7 +67,7 @@ def _factory(spec: str) -> Any:
         if not hasattr(factory, part):
             raise OptionError(f"{module_name!r} has no {attribute!r}")
         factory = getattr(factory, part)
-    return (lambda: factory) if isinstance(factory, nn.Module) else factory
+    return factory
 
 
 def _random(shape: str) -> Tensor:

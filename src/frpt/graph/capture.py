@@ -58,6 +58,8 @@ class Captured:
         self.model = model
         self.program = program
         self.example_batch = inputs.batch
+        self._samples: dict[Node, Samples | None] = {}
+        self._sizes: dict[tuple[Any, int], Any] = {}
         self._bind(inputs)
         output = next(n for n in program.graph.nodes if n.op == "output").args[0][0]
         if not is_float(output):
@@ -115,25 +117,59 @@ class Captured:
                 found.add(node)
         return found
 
+    def behind(self, node: Node, stop: set[Node] | None = None) -> set[Node]:
+        """The node and the live values it is computed from, not looking behind ``stop``; shapes don't count."""
+        ends, found, stack = stop or set(), set(), [node]
+        while stack:
+            value = stack.pop()
+            if value in found or value in ends or is_shape(value):
+                continue
+            found.add(value)
+            if not fills(value):
+                stack.extend(value.all_input_nodes)
+        return found
+
+    def upstream(self, at: Node) -> list[str]:
+        """Names of the parameters and buffers the value at a node depends on."""
+        return self._named(self.behind(at))
+
+    def frozen(self, at: Node) -> list[str]:
+        """Names of the parameters and buffers the output uses after a node or beside it."""
+        before = {n for n in self.behind(at) if n in self.from_input}
+        return self._named(self.behind(self.output, before | {at}))
+
+    def _named(self, nodes: set[Node]) -> list[str]:
+        """Weights among the nodes as the model names them, in its order; of tied ones the first name."""
+        held = {id(self._held(n)) for n in nodes if n in self.weights}
+        named = [*self.model.named_parameters(), *self.model.named_buffers()]
+        return [name for name, tensor in named if id(tensor) in held]
+
     def samples(self, node: Node) -> Samples | None:
         """Where the batch is in a node's value; None if it has none."""
-        return samples_in(node, self.symbol, self.example_batch, self.from_input)
+        if node not in self._samples:
+            self._samples[node] = samples_in(node, self.symbol, self.example_batch, self.from_input)
+        return self._samples[node]
 
     def size(self, value: Any, batch: int) -> Any:
         """A symbolic size at this batch size."""
         if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             return value
-        expr = value.node.expr
-        number = expr.subs(self.symbol, batch) if self.symbol is not None else expr
+        key = (expr := value.node.expr, batch)
+        if key not in self._sizes:
+            self._sizes[key] = expr.subs(self.symbol, batch) if self.symbol is not None else expr
+        number = self._sizes[key]
         if isinstance(value, torch.SymBool):
             return bool(number)
         return int(number) if isinstance(value, torch.SymInt) else float(number)
 
     def weight(self, node: Node) -> Tensor:
         """The model's present parameter or buffer behind a placeholder."""
+        return self._held(node).detach()
+
+    def _held(self, node: Node) -> Tensor:
         path, _, name = self.weights[node].rpartition(".")
         tensor: Tensor = getattr(self.model.get_submodule(path), name)
-        return tensor.detach()
+        return tensor
 
     def given(self, inputs: Inputs) -> dict[Node, Any]:
         """Values of all placeholders for one call."""

@@ -15,7 +15,7 @@ from frpt.graph.capture import Captured, is_float, is_shape, module_calls, modul
 from frpt.graph.cuts import cut_points, inside_blocks
 from frpt.graph.names import Names
 
-FINEST, STAGES = "finest", "stages"
+FINEST, STAGES, PATH = "finest", "stages", "path"
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ def make_plan(
     cuts = cut_points(captured, {at})
     if at not in cuts:  # l_R always starts the path, whatever else is alive (it cannot be: it is the only source)
         raise UnreachableLayerError(f"the output does not depend on {layer!r}; choose a layer from Reverser.layers")
+    cuts = [at, captured.output][: len(cuts)] if blocks == PATH else cuts
     patterns = _patterns(captured, cuts, blocks)
     cuts = [
         c
@@ -150,10 +151,12 @@ def _patterns(captured: Captured, cuts: Sequence[Node], blocks: str | Sequence[s
     """Module patterns that stay whole. "stages": the innermost module around every gap of several ops."""
     if not isinstance(blocks, str):
         return list(blocks)
-    if blocks == FINEST:
+    if blocks in (FINEST, PATH):
         return []
     if blocks != STAGES:
-        raise OptionError(f"blocks must be {FINEST!r}, {STAGES!r} or a list of module patterns, got {blocks!r}")
+        raise OptionError(
+            f"blocks must be {FINEST!r}, {STAGES!r}, {PATH!r} or a list of module patterns, got {blocks!r}"
+        )
     found = []
     for a, b in pairwise(cuts):
         gap = [n for n in captured.nodes if captured.order[a] < captured.order[n] <= captured.order[b]]

@@ -23,17 +23,17 @@ def solve(problem: Problem) -> Answer:
     value, phi = problem.anchor.clone(), problem.output.clone()
     passes = torch.zeros(count, dtype=torch.long, device=value.device)
     fallback = torch.zeros(count, dtype=torch.bool, device=value.device)
-    scale = problem.scale()
-    index = (row_norm(problem.target - phi) > problem.options.tolerance * scale).nonzero().squeeze(1)
+    enough = problem.enough
+    index = (row_norm(problem.target - phi) > enough).nonzero().squeeze(1)
     for _ in range(STEPS):
         if len(index) == 0:
             break
         passes[index] += 1
         moved = torch.cat([_advance(problem, value, phi, fallback, part) for part in index.split(_at_once(problem))])
-        left = row_norm(problem.target - phi)[index] > problem.options.tolerance * scale[index]
+        left = row_norm(problem.target - phi)[index] > enough[index]
         index = index[moved & left]
     start = row_norm(problem.target - problem.output)
-    worse = (row_norm(problem.target - phi) >= start) & (start > problem.options.tolerance * scale)
+    worse = (row_norm(problem.target - phi) >= start) & (start > enough)
     return Answer(value, passes, fallback | worse)
 
 

@@ -1,0 +1,69 @@
+"""Feature supervision inside a Lightning module: the Trainer's train() and eval() calls leave the frozen part alone."""
+
+import tempfile
+from typing import Any
+
+import lightning
+import torch
+import torch.nn.functional as F
+from loop_plain import pretrained
+from torch.utils.data import DataLoader, TensorDataset
+
+import frpt
+from frpt.data.digits import digits
+
+
+class PostTraining(lightning.LightningModule):
+    """A model whose part before a layer is trained on the task and towards reconstructed targets."""
+
+    def __init__(self, model: torch.nn.Module, rev: frpt.Reverser, at: str, c_rec: float = 0.3) -> None:
+        super().__init__()
+        self.model = model
+        self.frozen = frpt.freeze(model, rev, at)
+        self.tap = frpt.FeatureTap(model, at)
+        self.balance = frpt.LossBalance(c_rec)
+
+    def training_step(self, batch: Any, number: int) -> torch.Tensor:
+        inputs, labels, target, _present = batch
+        task = F.cross_entropy(self.model(inputs), labels)
+        loss = self.balance(task, F.mse_loss(self.tap.value, target))
+        self.log_dict({"task": task, "lambda": self.balance.weight}, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Any, number: int) -> None:
+        inputs, labels = batch
+        self.log("accuracy", (self.model(inputs).argmax(1) == labels).float().mean())
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.frozen.trainable(), lr=1e-4, weight_decay=5e-2)
+
+    def on_fit_end(self) -> None:
+        self.frozen.check()
+        self.tap.close()
+        self.frozen.restore()
+
+
+def main(samples: int = 1000, epochs: int = 2, at: str = "6") -> float:
+    (x, y), test = digits()
+    x, y = x[:samples], y[:samples]
+    model = pretrained(x, y)
+    with tempfile.TemporaryDirectory() as folder:
+        rev = frpt.Reverser(model, x[:2])
+        store = frpt.write_targets(rev, TensorDataset(x, y), at, folder, mode="dense", progress=False)
+        data = frpt.TargetDataset(TensorDataset(x, y), store, at)
+        trainer = lightning.Trainer(
+            max_epochs=epochs, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+            enable_model_summary=False, enable_progress_bar=False,
+        )  # fmt: skip
+        trainer.fit(
+            PostTraining(model, rev, at).train(),  # the frozen part stays in eval mode
+            DataLoader(data, batch_size=64, shuffle=True),
+            DataLoader(TensorDataset(*test), batch_size=256),
+        )
+    accuracy = float(trainer.callback_metrics["accuracy"])
+    print(f"test accuracy {100 * accuracy:.1f} %")
+    return accuracy
+
+
+if __name__ == "__main__":
+    main()

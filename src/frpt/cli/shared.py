@@ -1,0 +1,52 @@
+"""What all commands share: options, the console, the Reverser they describe, and errors as one line."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from frpt.cli.models import load
+from frpt.errors import FrptError
+from frpt.reverser import Reverser
+
+console = Console(soft_wrap=True)
+
+ModelSpec = Annotated[str, typer.Argument(metavar="package.module:factory", help="Where the model comes from.")]
+InputShape = Annotated[
+    list[str] | None, typer.Option("--input", help="Shape of an input, e.g. 2,3,224,224; once per input.")
+]
+Output = Annotated[str | None, typer.Option(help="Which tensor of the model's output: a name or an index.")]
+PresetName = Annotated[str, typer.Option(help="default or paper.")]
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Our own errors as one red line and exit code 2."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            yield
+    except FrptError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {type(error).__name__}: ", end="")
+        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(str(error))
+        raise typer.Exit(2) from error
+
+
+def reverser(
+    model: str,
+    shapes: list[str] | None,
+    output: str | None,
+    preset: str,
+    blocks: str | None,
+    embed: str | None = None,
+    margin: float | None = None,
+) -> Reverser:
+    module, inputs = load(model, shapes or [])
+    pick = int(output) if output is not None and output.lstrip("-").isdigit() else output
+    patterns = blocks.split(",") if blocks and blocks not in ("finest", "stages", "path") else blocks
+    return Reverser(module, inputs, output=pick, preset=preset, blocks=patterns, embed=embed, margin=margin)

@@ -1,0 +1,188 @@
+"""The manifest of a target store: what was reconstructed, from what, and the checksum of every shard."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from frpt.errors import StoreError
+from frpt.samples import Samples
+
+FORMAT, VERSION = "frpt targets", 1
+FILE = "manifest.json"
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+Mode = Literal["dense", "delta"]
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """One layer of a store. shape: of one sample, with the samples first (``samples.front(value)[i]``).
+
+    dtype: on the disk. frozen, upstream: names of the weights after and before the layer.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    samples: Samples
+    frozen: tuple[str, ...]
+    upstream: tuple[str, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of one sample's target on the disk."""
+        return self.dtype.itemsize * int(torch.Size(self.shape).numel())
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "shape": list(self.shape), "dtype": str(self.dtype).removeprefix("torch.")}
+
+    @staticmethod
+    def of(data: dict[str, Any]) -> LayerInfo:
+        return LayerInfo(
+            tuple(data["shape"]),
+            DTYPES[data["dtype"]],
+            Samples(**data["samples"]),
+            tuple(data["frozen"]),
+            tuple(data["upstream"]),
+        )
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """One shard: samples start … start + count − 1.
+
+    settings: sha256 of everything that decides its bytes. sha256: of the file. labels: of the samples' labels.
+    first_inputs, first_label: of the first sample. corrected: how many are. deviation: their mean, by layer.
+    """
+
+    name: str
+    start: int
+    count: int
+    nbytes: int
+    settings: str
+    sha256: str
+    labels: str
+    first_inputs: str
+    first_label: str
+    corrected: int
+    deviation: dict[str, float]
+
+    def to_text(self) -> bytes:
+        return dump(asdict(self))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a store holds. ``shards`` is empty until the last one is finished."""
+
+    count: int
+    mode: Mode
+    batch_size: int
+    shard_size: int
+    layers: dict[str, LayerInfo]
+    weights: dict[str, str]
+    """Dtype, shape and sha256 of every parameter and buffer the output depends on."""
+    preset: dict[str, Any]
+    embedding: dict[str, Any]
+    shards: tuple[ShardInfo, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        return len(self.shards) == self.shard_count
+
+    @property
+    def shard_count(self) -> int:
+        return -(-self.count // self.shard_size)
+
+    def samples_of(self, shard: int) -> range:
+        return range(shard * self.shard_size, min((shard + 1) * self.shard_size, self.count))
+
+    def to_text(self) -> bytes:
+        body = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        body["layers"] = {name: layer.to_json() for name, layer in self.layers.items()}
+        return dump({**body, "checksum": hashlib.sha256(dump(body)).hexdigest()})
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides the bytes of the shards, as flat names and values."""
+        body = json.loads(replace(self, shards=()).to_text())
+        return _flat({k: v for k, v in body.items() if k not in ("checksum", "shards", "format", "version")})
+
+    @cached_property
+    def settings_digest(self) -> str:
+        return hashlib.sha256(dump(self.settings())).hexdigest()
+
+
+def shard_name(shard: int) -> str:
+    return f"shard-{shard:06d}.safetensors"
+
+
+def note_name(shard: str) -> str:
+    """The file beside a shard that says it is finished."""
+    return shard.removesuffix(".safetensors") + ".json"
+
+
+def load_manifest(path: Path) -> Manifest:
+    """The manifest of a store; a damaged one is refused."""
+    file = path / FILE
+    try:
+        text = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StoreError(
+            f"{str(path)!r} is not a target store: it has no {FILE}. Write one with frpt.write_targets."
+        ) from error
+    damaged = StoreError(
+        f"{str(file)!r} is damaged. Remove it and make the same frpt.write_targets call again; finished shards stay."
+    )
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise damaged from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise damaged
+    if body.get("version") != VERSION:
+        raise StoreError(
+            f"{str(file)!r} has format version {body.get('version')}, this frpt reads {VERSION}; "
+            "upgrade frpt, or write the store again"
+        )
+    try:
+        manifest = _manifest(body)
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged from error
+    if manifest.to_text() != text:
+        raise damaged
+    return manifest
+
+
+def load_note(file: Path) -> ShardInfo | None:
+    """What a finished shard says of itself; None where there is none, or none that can be read."""
+    try:
+        return ShardInfo(**json.loads(file.read_bytes()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def dump(data: dict[str, Any]) -> bytes:
+    """JSON in one canonical form: the same data is the same bytes."""
+    return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _manifest(body: dict[str, Any]) -> Manifest:
+    fields = {k: v for k, v in body.items() if k not in ("format", "version", "checksum")}
+    fields["layers"] = {name: LayerInfo.of(layer) for name, layer in fields["layers"].items()}
+    fields["shards"] = tuple(ShardInfo(**shard) for shard in fields["shards"])
+    return Manifest(**fields)
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,0 +1,125 @@
+"""Task losses and metrics, one value per sample; which of two is better; samples fixed and broken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from frpt.embed import class_dim
+from frpt.errors import LabelError, OptionError
+
+TaskLoss = Callable[[Tensor, Tensor], Tensor]
+IGNORED = -100
+CHANGED = 0.01
+"""A sample counts as fixed or broken where its value moved by more than this share of what it was."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """fn(outputs, labels) -> (b,), one value per sample, or one number for the batch; higher: more is better."""
+
+    name: str
+    fn: Callable[[Tensor, Tensor], Tensor | float]
+    higher: bool = True
+
+    def values(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, bool]:
+        """Values as (b,) in float64, and whether they are the samples' own (else the batch's, repeated)."""
+        found = torch.as_tensor(self.fn(outputs, labels)).detach().double()
+        if found.shape == (len(outputs),):
+            return found, True
+        if found.numel() != 1:
+            raise OptionError(
+                f"the metric {self.name!r} returned the shape {tuple(found.shape)} for {len(outputs)} samples; return "
+                "one number, or one per sample"
+            )
+        return found.reshape(1).expand(len(outputs)), False
+
+    def better(self, a: float, b: float) -> bool:
+        """Whether a is better than b."""
+        return a > b if self.higher else a < b
+
+    def flips(self, start: Tensor, now: Tensor) -> tuple[int, int]:
+        """(fixed, broken): samples that became better and worse than they were at the start. start, now: (n,)."""
+        gain = now - start if self.higher else start - now
+        moved = gain.abs() > CHANGED * start.abs()
+        return int((moved & (gain > 0)).sum()), int((moved & (gain < 0)).sum())
+
+
+def accuracy(outputs: Tensor, labels: Tensor, k: int = 1) -> Tensor:
+    """Share of each sample's labels among its k best scores: (b,); where there is one label a sample, 0 or 1."""
+    scores = outputs.movedim(class_dim(outputs, labels), -1)
+    counts = labels != IGNORED
+    if k == 1:
+        hit = scores.argmax(-1) == labels
+    else:
+        hit = (scores.topk(min(k, scores.shape[-1]), -1).indices == labels.unsqueeze(-1)).any(-1)
+    hit, counts = (hit & counts).flatten(1) if hit.dim() > 1 else hit.unsqueeze(1), counts.reshape(len(counts), -1)
+    return hit.sum(1).double() / counts.sum(1).clamp_min(1)
+
+
+def mse(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Mean squared error of each sample: (b,)."""
+    return (outputs.double() - labels.double()).square().flatten(1).mean(1)
+
+
+def displacement(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Distance in the plane at each time: (b, t) from trajectories (b, t, ≥2) whose first coordinates are x and y."""
+    if outputs.dim() != 3 or outputs.shape[-1] < 2 or outputs.shape != labels.shape:
+        raise LabelError(
+            f"ADE and FDE need outputs and labels of one shape (b, t, 2 or more), got {tuple(outputs.shape)} and "
+            f"{tuple(labels.shape)}"
+        )
+    away: Tensor = torch.linalg.vector_norm(outputs[..., :2].double() - labels[..., :2].double(), dim=-1)
+    return away
+
+
+def metric_of(choice: str | Metric | Callable[[Tensor, Tensor], Tensor | float] | None, labels: Tensor) -> Metric:
+    """The metric of that name ("accuracy", "top5", "mse", "ade", "fde"), a function, or by the labels' kind."""
+    if isinstance(choice, Metric):
+        return choice
+    if choice is None:
+        choice = "mse" if labels.is_floating_point() else "accuracy"
+    if not isinstance(choice, str):
+        return Metric(getattr(choice, "__name__", "metric"), choice)
+    if top := re.fullmatch(r"top([1-9]\d*)", choice):
+        k = int(top[1])
+        return Metric(choice, lambda outputs, labels: accuracy(outputs, labels, k))
+    known = {
+        "accuracy": Metric("accuracy", accuracy),
+        "mse": Metric("mse", mse, higher=False),
+        "ade": Metric("ade", lambda outputs, labels: displacement(outputs, labels).mean(1), higher=False),
+        "fde": Metric("fde", lambda outputs, labels: displacement(outputs, labels)[:, -1], higher=False),
+    }
+    if choice not in known:
+        raise OptionError(f"unknown metric {choice!r}: there are {', '.join(known)}, top<k>, or a function")
+    return known[choice]
+
+
+def task_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy for class ids (-100 is ignored), mean squared error for floating-point labels."""
+    if labels.is_floating_point():
+        if labels.shape != outputs.shape:
+            raise LabelError(
+                f"floating-point labels must have the output's shape {tuple(outputs.shape)}, got {tuple(labels.shape)}"
+            )
+        return F.mse_loss(outputs, labels.to(outputs.dtype))
+    axis = class_dim(outputs, labels)
+    return F.cross_entropy(outputs if axis == 1 else outputs.movedim(axis, 1), labels)
+
+
+def check_labels(labels: Tensor, outputs: Tensor, what: str) -> None:
+    """Refuse class ids that the output has no score for. labels: on the CPU, without the output's class axis."""
+    if labels.is_floating_point() or labels.numel() == 0 or labels.shape == outputs.shape:
+        return
+    classes = outputs.shape[class_dim(outputs, labels)]
+    wrong = (labels != IGNORED) & ((labels < 0) | (labels >= classes))
+    if bool(wrong.any()):
+        raise LabelError(
+            f"{what} has the labels {labels[wrong].unique().tolist()[:5]}, but the model has {classes} outputs, 0 to "
+            f"{classes - 1}: it was made for other classes. Map the labels to the model's classes first."
+        )
