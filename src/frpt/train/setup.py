@@ -108,6 +108,7 @@ def shared_targets(job: Job, stack: ExitStack) -> tuple[Fabric, Reverser, Target
     model = fabric.to_device(deepcopy(job.model).eval())
     inputs, _ = fetch(job.dataset, [0, min(1, len(job.dataset) - 1)])
     rev = make_reverser(model, on_device(Inputs.of(inputs), fabric.device), job.settings, job.targets)
+    freeze(model, rev, job.at).restore()
     return fabric, rev, _store(job, rev, fabric, stack)
 
 
