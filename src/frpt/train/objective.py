@@ -37,7 +37,8 @@ class Supervision:
 
     def loss(self, call: Inputs, batch: Batch, labels: Tensor) -> tuple[Tensor, Tensor]:
         """(MSE(a*, â), mean relative deviation ‖â − a*‖/‖a*‖) of a batch whose forward pass was just made."""
-        feature = self.samples.front(self.tap.value).float()
+        value = self.tap.value
+        feature = self.samples.front(value if value.dtype.itemsize >= 4 else value.float())
         target = self.source.target(call, labels, feature, batch.target, batch.present).to(feature.dtype)
         with torch.no_grad():
             norms = [torch.linalg.vector_norm(v.flatten(1), dim=1) for v in (feature - target, target)]

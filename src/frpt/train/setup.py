@@ -109,6 +109,7 @@ def shared_targets(job: Job, stack: ExitStack) -> tuple[Fabric, Reverser, Target
     model = fabric.to_device(deepcopy(job.model).eval())
     inputs, _ = fetch(job.dataset, range(min(SAMPLES, len(job.dataset))))
     rev = make_reverser(model, on_device(Inputs.of(inputs), fabric.device), job.settings, job.targets)
+    freeze(model, rev, job.at).restore()
     return fabric, rev, _store(job, rev, fabric, stack)
 
 
