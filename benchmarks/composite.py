@@ -240,6 +240,7 @@ def blocks(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
         net = nets[make]
         found = case(net, at)
         found.solved("adam", 1)
+        found.solved("secant", 1)
         adam, adam_moved, _, adam_time = found.solved("adam", 20)
         tries = [found.solved("secant", n) for n in range(1, 21)]
         ccp, moved, counted, _ = tries[-1]

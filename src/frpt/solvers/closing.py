@@ -77,7 +77,7 @@ def _try(
     """
     if len(rows) == 0:
         return
-    part = _part(problem, rows, start)
+    part = replace(problem.part(rows), start=start)
     answer = secant.solve(part)
     reached = _run(part, answer.value)
     new, old = row_norm(part.target - reached), row_norm(part.target - best.reached[rows])
@@ -89,7 +89,7 @@ def _try(
 
 def _go_on(aim: Problem, best: _Best, rows: Tensor, project: Project) -> None:
     """Further steps towards another acceptable output, kept where they get nearer to any."""
-    part = _part(aim, rows, (best.value[rows], best.reached[rows]))
+    part = replace(aim.part(rows), start=(best.value[rows], best.reached[rows]))
     answer = secant.solve(part)
     reached = _run(part, answer.value)
     better = row_norm(_off(project, rows, reached)) < row_norm(_off(project, rows, best.reached[rows]))
@@ -98,18 +98,6 @@ def _go_on(aim: Problem, best: _Best, rows: Tensor, project: Project) -> None:
 
 def _off(project: Project, rows: Tensor, out: Tensor) -> Tensor:
     return out - project(out, rows)
-
-
-def _part(problem: Problem, rows: Tensor, start: tuple[Tensor, Tensor]) -> Problem:
-    """The problem of the samples ``rows``, begun at (a, Φ(a))."""
-    return replace(
-        problem,
-        fn=lambda a, index: problem.fn(a, rows[index]),
-        anchor=problem.anchor[rows],
-        target=problem.target[rows],
-        output=problem.output[rows],
-        start=start,
-    )
 
 
 def _run(problem: Problem, value: Tensor) -> Tensor:

@@ -61,6 +61,22 @@ class Problem:
         norm = row_norm(self.target)
         return torch.where(norm > 0, norm, 1.0)
 
+    def part(self, rows: Tensor) -> Problem:
+        """The same for the samples ``rows: (k,)`` only."""
+        whole = len(rows) == len(self.anchor)
+        return (
+            self
+            if whole
+            else replace(
+                self,
+                fn=lambda a, index: self.fn(a, rows[index]),
+                anchor=self.anchor[rows],
+                target=self.target[rows],
+                output=self.output[rows],
+                start=None if self.start is None else (self.start[0][rows], self.start[1][rows]),
+            )
+        )
+
     def inside(self, a: Tensor, index: Tensor) -> Tensor:
         """a where the range and the gate's bounds hold it."""
         anchor = self.anchor[index]
@@ -91,12 +107,23 @@ def chosen(problem: Problem, name: str) -> str:
 
 
 def solve(problem: Problem, name: str = "auto") -> Answer:
-    """Solve by the named method."""
+    """Solve by the named method, for the samples whose target is not met yet."""
     from frpt.solvers import adam, gauss_newton, newton_krylov, secant
 
     methods = {"gauss_newton": gauss_newton, "secant": secant, "newton_krylov": newton_krylov, "adam": adam}
-    answer: Answer = methods[chosen(problem, name)].solve(problem)
-    return replace(answer, fallback=answer.fallback | _held(problem, answer.value))
+    value, reached = problem.start or (problem.anchor, problem.output)
+    left = row_norm(problem.target - reached) > problem.enough
+    rows, none = left.nonzero().squeeze(1), torch.zeros_like(left, dtype=torch.long)
+    if len(rows) == 0:
+        return Answer(value.clone(), none, none.bool())
+    part = problem.part(rows)
+    answer: Answer = methods[chosen(problem, name)].solve(part)
+    fallback = answer.fallback | _held(part, answer.value)
+    return Answer(
+        value.index_copy(0, rows, answer.value),
+        none.index_copy(0, rows, answer.iterations),
+        none.bool().index_copy(0, rows, fallback),
+    )
 
 
 def _held(problem: Problem, value: Tensor) -> Tensor:

@@ -89,12 +89,8 @@ def learn(fn: BlockFunction, anchor: Tensor, output: Tensor, seed: int = 0) -> S
 
     if not bool((length > 0).all()):
         return None
-    cross: Tensor | float = 0.0
-    for _ in range(_PROBES - 1):
-        u, v = probe()
-        cross = cross + v @ u.mH
-    assert isinstance(cross, Tensor)
-    response = _near(cross / ((_PROBES - 1) * len(anchor) * prod(space)), space)
+    u, v = (torch.cat(probes, 2) for probes in zip(*(probe() for _ in range(_PROBES - 1)), strict=True))
+    response = _near(v @ u.mH / (u.shape[2] * prod(space)), space)
     u, v = probe()
     explained = 1 - float((v - response @ u).abs().square().sum() / v.abs().square().sum().clamp_min(1e-30))
     if not explained >= _EXPLAINED:
