@@ -7,15 +7,15 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import frpt
-from frpt.cli.demo import small_cnn
 from frpt.data.digits import digits
+from frpt.zoo import simple_cnn
 
 
 def pretrained(x: torch.Tensor, y: torch.Tensor, epochs: int = 8) -> torch.nn.Module:
     """A small CNN that is right most of the time."""
     torch.manual_seed(0)
-    model = small_cnn()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    model = simple_cnn("mnist")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(epochs):
         for rows in torch.randperm(len(x)).split(64):
             optimizer.zero_grad()
@@ -24,7 +24,7 @@ def pretrained(x: torch.Tensor, y: torch.Tensor, epochs: int = 8) -> torch.nn.Mo
     return model.eval()
 
 
-def main(samples: int = 1000, epochs: int = 2, at: str = "6") -> float:
+def main(samples: int = 1000, epochs: int = 2, at: str = "stage1") -> float:
     (x, y), (x_test, y_test) = digits()
     x, y = x[:samples], y[:samples]
     model = pretrained(x, y)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
+import frpt
 from frpt.cli.main import app
 
 runner = CliRunner(env={"COLUMNS": "200"})
@@ -50,11 +53,17 @@ def test_errors_are_one_line_and_exit_code_two(arguments: list[str], words: str)
     assert "Traceback" not in result.output
 
 
-def test_demo_runs_and_reproduces() -> None:
-    first = runner.invoke(app, ["demo", "--epochs", "1", "--seed", "3"])
-    assert first.exit_code == 0, first.output
-    assert "test accuracy" in first.output
-    assert "Conv2d" in first.output
-    second = runner.invoke(app, ["demo", "--epochs", "1", "--seed", "3"])
-    tail = first.output[first.output.index("test accuracy") :]
-    assert tail == second.output[second.output.index("test accuracy") :]
+def test_demo_runs_and_reproduces(tmp_path: Path) -> None:
+    short = ["--epochs", "1", "--post-epochs", "1", "--seeds", "2", "--seed", "3"]
+    tails = []
+    for name in ("first", "second"):
+        result = runner.invoke(app, ["demo", *short, "--out", str(tmp_path / name)])
+        assert result.exit_code == 0, result.output
+        tails.append(result.output[result.output.index("layer ") :].replace(name, ""))
+    assert tails[0] == tails[1]
+    for words in ("anchor-only", "FR-PT", "broken"):
+        assert words in tails[0]
+    run = tmp_path / "first" / "seed-3-epochs-1"
+    assert (run / "model.safetensors").exists()
+    assert len((run / "comparison-stage1.csv").read_text().splitlines()) == 1 + 2 * 3
+    assert frpt.TargetStore(run / "targets").verify(progress=False) == []

@@ -1,6 +1,6 @@
 """frpt: what should this layer have produced for this label?"""
 
-from frpt import embed, errors, ops, targets, train
+from frpt import embed, errors, ops, targets, train, zoo
 from frpt.presets import Gate, Preset, SolverOptions
 from frpt.reconstruction import Reconstruction, UnitReport
 from frpt.reverser import Reverser
@@ -32,4 +32,5 @@ __all__ = [
     "targets",
     "train",
     "write_targets",
+    "zoo",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -55,9 +56,12 @@ def plan(
 
 @app.command()
 def demo(
-    seed: Annotated[int, typer.Option(help="Seed of the split, the training and the samples.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="Training epochs of the small network.")] = 3,
+    out: Annotated[Path, typer.Option(help="Directory for what it writes.")] = Path("frpt-demo"),
+    seed: Annotated[int, typer.Option(help="Seed of the split and the training.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Training epochs of the network.")] = 30,
+    post_epochs: Annotated[int, typer.Option(min=1, help="Post-training epochs of each run.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of the comparison.")] = 3,
 ) -> None:
-    """Train a small CNN on embedded digits and reconstruct its mistakes at every layer."""
+    """Train the paper's MNIST SimpleCNN on embedded digits, write targets, and compare three ways of post-training."""
     with errors():
-        run_demo(console, seed, epochs)
+        run_demo(console, out, seed, epochs, post_epochs, seeds)

@@ -1,0 +1,76 @@
+"""The paper's SimpleCNNs (Supplement B.2): valid convolutions, max-pooling, a fully connected classifier."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from torch import nn
+
+from frpt.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Channels and size of the input; kernel sizes; how many convolutions are pooled; widths of the hidden layers."""
+
+    inputs: int
+    size: int
+    channels: int
+    kernels: tuple[int, ...]
+    pooled: int
+    hidden: tuple[int, ...]
+    classes: int
+
+
+SHAPES = {
+    "mnist": Shape(1, 28, 3, (5, 5), 2, (), 10),
+    "cifar10": Shape(3, 32, 10, (5, 3, 3), 2, (128,), 10),
+    "cifar100": Shape(3, 32, 18, (5, 3, 3), 2, (256,), 100),
+    "imagenette": Shape(3, 224, 16, (25, 17, 11, 5, 3), 4, (128,), 10),
+    "tiny-imagenet": Shape(3, 64, 45, (5, 3, 3, 3), 3, (512,), 200),
+}
+
+
+class SimpleCNN(nn.Sequential):
+    """``stage1``, ``stage2``, … are convolution + ReLU (+ pooling), then hidden layers; ``classifier`` ends it.
+
+    layers: the paper's l_R ("1", "2", …, "out") and the names that ``at`` takes.
+    """
+
+    def __init__(self, shape: Shape, channels: tuple[int, ...]) -> None:
+        stages: list[nn.Module] = []
+        size, inputs = shape.size, shape.inputs
+        for i, (kernel, outputs) in enumerate(zip(shape.kernels, channels, strict=True)):
+            ops: list[nn.Module] = [nn.Conv2d(inputs, outputs, kernel), nn.ReLU()]
+            size, inputs = size - kernel + 1, outputs
+            if i < shape.pooled:
+                ops.append(nn.MaxPool2d(2))
+                size //= 2
+            stages.append(nn.Sequential(*ops))
+        width, first = inputs * size * size, True
+        for outputs in shape.hidden:
+            stages.append(nn.Sequential(*([nn.Flatten()] if first else []), nn.Linear(width, outputs), nn.ReLU()))
+            width, first = outputs, False
+        named = OrderedDict((f"stage{i}", stage) for i, stage in enumerate(stages, 1))
+        head = nn.Linear(width, shape.classes)
+        named["classifier"] = nn.Sequential(nn.Flatten(), head) if first else nn.Sequential(head)
+        super().__init__(named)
+        self.layers = {str(i): f"stage{i}" for i in range(1, len(stages) + 1)} | {"out": "out"}
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+
+
+def simple_cnn(dataset: str, channels: tuple[int, ...] | None = None) -> SimpleCNN:
+    """The SimpleCNN for a data set: mnist, cifar10, cifar100, imagenette (also for Imagewoof) or tiny-imagenet.
+
+    channels: one number per convolution, where they shall not be the paper's.
+    """
+    if dataset not in SHAPES:
+        raise OptionError(f"unknown data set {dataset!r}: there are {', '.join(SHAPES)}")
+    shape = SHAPES[dataset]
+    chosen = (shape.channels,) * len(shape.kernels) if channels is None else channels
+    if len(chosen) != len(shape.kernels) or min(chosen) < 1:
+        raise OptionError(f"channels must be {len(shape.kernels)} positive numbers for {dataset}, got {chosen}")
+    return SimpleCNN(shape, chosen)
