@@ -176,6 +176,18 @@ def trained(make: Callable[[], nn.Sequential], epochs: int) -> Trained:
     return Trained(model, test, labels, float(right.float().mean()))
 
 
+class Nets(dict[Callable[[], nn.Sequential], Trained]):
+    """Networks by their factory, trained when they are first asked for; transformers twice as long."""
+
+    def __init__(self, epochs: int) -> None:
+        super().__init__()
+        self.epochs = epochs
+
+    def __missing__(self, make: Callable[[], nn.Sequential]) -> Trained:
+        self[make] = trained(make, self.epochs * (2 if make in (vit, simple_vit) else 1))
+        return self[make]
+
+
 @dataclass
 class Case:
     """One block with anchors, attainable targets, and what is learnt of it once from other samples."""
@@ -228,7 +240,7 @@ def case(net: Trained, at: int, batch: int = BATCH, few: int | None = None) -> C
     return Case(problem, unit, prepared)
 
 
-def blocks(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
+def blocks(nets: Nets) -> None:
     print(
         f"Blocks, {BATCH} samples. adam: 20 steps. secant: at most 20 passes counted; and as many as 20 passes of time"
     )
@@ -253,7 +265,7 @@ def blocks(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
         )
 
 
-def fixed_point(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
+def fixed_point(nets: Nets) -> None:
     worst = 0.0
     for _, make, at in BLOCKS:
         p = case(nets[make], at).problem
@@ -263,7 +275,7 @@ def fixed_point(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
     print(f"\nFixed point: largest change of a feature whose target is met, all blocks and solvers: {worst}")
 
 
-def few_of_many(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
+def few_of_many(nets: Nets) -> None:
     print("\n8 of 256 samples to correct, against a batch of these 8 alone (time of the solver):")
     for name, make, at in BLOCKS:
         few, alone = case(nets[make], at, 256, 8).problem, case(nets[make], at).problem
@@ -271,7 +283,7 @@ def few_of_many(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
         print(f"  {name:25} {ratio:.2f}")
 
 
-def whole(nets: dict[Callable[[], nn.Sequential], Trained]) -> None:
+def whole(nets: Nets) -> None:
     for name, make, at in (("ResNet-18-like", resnet, 3), ("ViT, 9 layers", vit, 3)):
         net = nets[make]
         with torch.no_grad():
@@ -313,10 +325,7 @@ def main() -> None:
     )
     parser.add_argument("--parts", nargs="*", default=["blocks", "fixed", "few", "whole"])
     options = parser.parse_args()
-    nets = {
-        make: trained(make, options.epochs * (2 if make in (vit, simple_vit) else 1))
-        for make in dict.fromkeys(make for _, make, _ in BLOCKS)
-    }
+    nets = Nets(options.epochs)
     parts = {"blocks": blocks, "fixed": fixed_point, "few": few_of_many, "whole": whole}
     for name in options.parts:
         parts[name](nets)

@@ -13,8 +13,9 @@ from frpt.solvers.base import Solution
 
 @dataclass(frozen=True)
 class UnitReport:
-    """How one unit went, per sample of the batch; zero for samples that needed no correction.
+    """How one unit went, per sample of the batch; zero for samples it was not solved for.
 
+    solved: those that need a correction and that the units before did not lose.
     ccp_before, ccp: ‖Φ(a) − t‖/‖t‖ at the anchor and at the solution. deviation: ‖a − â‖/‖â‖. All: (b,).
     """
 
@@ -22,6 +23,7 @@ class UnitReport:
     path: str
     op: str
     rule: str
+    solved: Tensor
     ccp_before: Tensor
     ccp: Tensor
     deviation: Tensor
@@ -41,6 +43,7 @@ class UnitReport:
             unit.path,
             unit.op,
             unit.choice.rule,
+            spread(torch.ones_like(index, dtype=torch.bool)),
             spread(s.ccp_before),
             spread(s.ccp),
             spread(s.deviation),
@@ -79,7 +82,7 @@ class Reconstruction:
         columns = ("unit", "op", "rule", "CCP before", "CCP after", "deviation", "fallback", "iterations")
         rows = []
         for u in self.units:
-            mine = self.corrected
+            mine = u.solved
             rows.append(
                 (
                     u.name,
@@ -88,7 +91,7 @@ class Reconstruction:
                     f"{float(u.ccp_before[mine].mean()):.1e}",
                     f"{float(u.ccp[mine].mean()):.1e}",
                     f"{float(u.deviation[mine].mean()):.1e}",
-                    f"{int(u.fallback[mine].sum())}/{count}",
+                    f"{int(u.fallback[mine].sum())}/{int(mine.sum())}",
                     f"{float(u.iterations[mine].double().mean()):.0f}",
                 )
             )

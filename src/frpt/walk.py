@@ -31,6 +31,9 @@ from frpt.solvers.closing import Project, close
 from frpt.solvers.composite import BlockFunction, Problem, chosen, row_norm, solve
 from frpt.solvers.stationary import SAMPLES, Stationary, learn
 
+_LOST = 0.3
+"""A unit that leaves more than this share of a sample's residual has lost it: what is walked on from there misses."""
+
 
 class Network:
     """A captured graph with its names, plans, ranges and what is prepared per unit."""
@@ -88,30 +91,51 @@ class Walk:
         self.dtype = self.preset.solver.dtype
         self._start = samples.take(target, self.index).to(self.dtype)
         self._reports: dict[tuple[Node, ...], UnitReport] = {}
-        self._targets: dict[tuple[Node, ...], Tensor] = {(self.captured.output,): self._start}
+        self._targets: dict[tuple[Node, ...], tuple[Tensor, Tensor]] = {
+            (self.captured.output,): (self._start, self.index)
+        }
+        self._closes = preset.closing is not None and all(p.whole is not None and p.closable for p in plans)
 
     def to(self, plan: Plan) -> Reconstruction:
-        """Walk back along a plan; parts of the way another plan has gone are not walked again."""
+        """Walk back along a plan; parts of the way another plan has gone are not walked again.
+
+        Samples that the walk loses on the way are left to the closing step, where there is one.
+        """
         key: tuple[Node, ...] = (self.captured.output,)
         reports = []
-        for unit in plan.units if len(self.index) else ():
-            target, key = self._targets[key], (*key, unit.source)
+        for unit in plan.units:
+            (target, index), key = self._targets[key], (*key, unit.source)
+            if len(index) == 0:
+                break
             if key not in self._targets:
-                solution = self._solve(unit, target)
-                self._targets[key] = solution.value
-                self._reports[key] = UnitReport.of(unit, solution, self.index, self.batch)
+                solution = self._solve(unit, target, index)
+                kept = torch.ones_like(index, dtype=torch.bool)
+                if self._closes:
+                    kept = solution.ccp <= _LOST * solution.ccp_before
+                rows = kept.nonzero().squeeze(1)
+                self._targets[key] = (self.record.samples(unit.source).take(solution.value, rows), index[rows])
+                self._reports[key] = UnitReport.of(unit, solution, index, self.batch)
             reports.append(self._reports[key])
         anchor = self.values[plan.at]
         samples = self.record.samples(plan.at)
         if len(self.index) == 0:
             none = torch.zeros(self.batch, dtype=torch.float64, device=anchor.device)
             return Reconstruction(plan.layer, anchor.clone(), anchor, none, self.corrected, none + 1, ())
-        target, closed, report = self._close(plan, self._targets[key])
+        target, closed, report = self._close(plan, self._walked(plan, key))
         target = samples.put(anchor, self.index, target)
         deviation = relative(samples.norm(target.double() - anchor.double()), samples.norm(anchor))
         share = torch.ones_like(deviation).index_copy(0, self.index, closed)
         reports += [] if report is None else [report]
         return Reconstruction(plan.layer, target, anchor, deviation, self.corrected, share, tuple(reports))
+
+    def _walked(self, plan: Plan, key: tuple[Node, ...]) -> Tensor:
+        """What the walk ended with, for all samples to be corrected; the anchor where it lost one."""
+        found, index = self._targets.get(key, (None, self.index[:0]))
+        if found is None or len(index) == 0:
+            return self.record.taken(plan.at, self.index).to(self.dtype)
+        samples = self.record.samples(plan.at)
+        rows = torch.searchsorted(self.index, index)
+        return samples.put(self.record.taken(plan.at, self.index).to(self.dtype), rows, found)
 
     def _close(self, plan: Plan, found: Tensor) -> tuple[Tensor, Tensor, UnitReport | None]:
         """Run on from the feature found, and correct it where the output is not yet what was asked for.
@@ -121,7 +145,7 @@ class Walk:
         path = plan.whole
         if path is None:
             return found, torch.ones(len(self.index), dtype=torch.float64, device=found.device), None
-        problem, at, block = self._problem(path, self._start, self.preset.closing)
+        problem, at, block = self._problem(path, self._start, self.index, self.preset.closing)
         limit = self.preset.solver.closing_iterations
         problem = replace(problem, options=replace(problem.options, iterations=limit))
         everyone = torch.arange(len(self.index), device=found.device)
@@ -136,7 +160,11 @@ class Walk:
         value = at.input.back(answer.value).to(self.dtype)
         solution = Solution.of(value, len(start), answer.fallback, answer.iterations).checked(path.where)
         solution = solution.measured(
-            self._taken(path.source), self._taken(path.sink), at.output.back(reached), self._start, at
+            self.record.taken(path.source, self.index),
+            self.record.taken(path.sink, self.index),
+            at.output.back(reached),
+            self._start,
+            at,
         )
         report = UnitReport.of(path, solution, self.index, self.batch)
         left = row_norm(problem.target - reached)
@@ -158,11 +186,13 @@ class Walk:
         """The output target of the whole batch, or of the samples ``rows``."""
         return self.embedder(output, self.y if rows is None else self.y[rows])
 
-    def _solve(self, unit: Unit, target: Tensor) -> Solution:
+    def _solve(self, unit: Unit, target: Tensor, index: Tensor) -> Solution:
+        """One unit, for the samples ``index``."""
         at = Measure(self.record.samples(unit.source), self.record.samples(unit.sink))
-        anchor = self._taken(unit.source)
-        output = self._taken(unit.sink)
-        call = planned_call(unit, self._value) if not unit.composite else None
+        anchor, output = self.record.taken(unit.source, index), self.record.taken(unit.sink, index)
+        call = None
+        if not unit.composite:
+            call = planned_call(unit, lambda node: self.record.side(node, index, len(index)))
         if call is not None and (rule := rule_for(call, self.preset.rules)) is not None:
             cache = self.found.prepared.setdefault((unit.source, unit.sink), {})
             site = Site.of(
@@ -171,13 +201,13 @@ class Walk:
             solution = rule.solve(site, target)
             after = call.forward(solution.value.to(anchor.dtype))
         else:
-            solution, after = self._composite(unit, target)
+            solution, after = self._composite(unit, target, index)
         solution = solution.checked(f"{unit.where}, {unit.choice.rule}")
         return solution.measured(anchor, output, after, target, at)
 
-    def _composite(self, unit: Unit, target: Tensor) -> tuple[Solution, Tensor]:
+    def _composite(self, unit: Unit, target: Tensor, index: Tensor) -> tuple[Solution, Tensor]:
         """The block between two cut points, solved iteratively on its sub-graph."""
-        problem, at, block = self._problem(unit, target)
+        problem, at, block = self._problem(unit, target, index)
         name = chosen(problem, self.preset.solver.composite)
         if name == "secant":
             problem = replace(problem, stationary=self.found.stationary(unit))
@@ -188,22 +218,15 @@ class Walk:
         return Solution.of(value, len(answer.value), answer.fallback, answer.iterations), after
 
     def _problem(
-        self, unit: Unit, target: Tensor, closed: float | None = None
+        self, unit: Unit, target: Tensor, index: Tensor, closed: float | None = None
     ) -> tuple[Problem, Measure, BlockFunction]:
         """A unit as a problem with samples first, evaluated in the model's precision (float32 between steps)."""
-        fn, anchor, output, at = self.record.block(unit, self.index)
+        fn, anchor, output, at = self.record.block(unit, index)
         wanted = at.output.front(target).to(anchor.dtype)
         within = self._range(unit.source)
         share = self.preset.solver.closed if closed is None else closed
         problem = Problem(fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within, closed=share)
         return problem, at, fn
-
-    def _value(self, node: Node) -> Any:
-        """A unit's argument, for the samples being corrected."""
-        return self.record.side(node, self.index, len(self.index))
-
-    def _taken(self, node: Node) -> Tensor:
-        return self.record.taken(node, self.index)
 
     def _range(self, node: Node) -> Range:
         low, high = self.found.ranges.get(node, ALL)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from frpt.solvers import secant
+from frpt.solvers import few_outputs, secant
 from frpt.solvers.composite import Answer, Problem, row_norm
 
 _ASTRAY = 0.5
@@ -78,7 +78,7 @@ def _try(
     if len(rows) == 0:
         return
     part = replace(problem.part(rows), start=start)
-    answer = secant.solve(part)
+    answer = _solved(part)
     reached = _run(part, answer.value)
     new, old = row_norm(part.target - reached), row_norm(part.target - best.reached[rows])
     nearer = row_norm(answer.value - part.anchor) < row_norm(best.value[rows] - part.anchor)
@@ -90,7 +90,7 @@ def _try(
 def _go_on(aim: Problem, best: _Best, rows: Tensor, project: Project) -> None:
     """Further steps towards another acceptable output, kept where they get nearer to any."""
     part = replace(aim.part(rows), start=(best.value[rows], best.reached[rows]))
-    answer = secant.solve(part)
+    answer = _solved(part)
     reached = _run(part, answer.value)
     better = row_norm(_off(project, rows, reached)) < row_norm(_off(project, rows, best.reached[rows]))
     best.take(rows, better, answer, reached)
@@ -98,6 +98,23 @@ def _go_on(aim: Problem, best: _Best, rows: Tensor, project: Project) -> None:
 
 def _off(project: Project, rows: Tensor, out: Tensor) -> Tensor:
     return out - project(out, rows)
+
+
+def _solved(problem: Problem) -> Answer:
+    """By the explicit Jacobian where outputs are few, and by secant steps where there are many or that stalls."""
+    if problem.outputs > few_outputs.MOST:
+        return secant.solve(problem)
+    answer = few_outputs.solve(problem)
+    reached = _run(problem, answer.value)
+    rest = (row_norm(problem.target - reached) > problem.enough).nonzero().squeeze(1)
+    if len(rest) == 0:
+        return answer
+    more = secant.solve(replace(problem.part(rest), start=(answer.value[rest], reached[rest])))
+    return Answer(
+        answer.value.index_copy(0, rest, more.value),
+        answer.iterations.index_add(0, rest, more.iterations),
+        answer.fallback.index_copy(0, rest, more.fallback),
+    )
 
 
 def _run(problem: Problem, value: Tensor) -> Tensor:

@@ -1,0 +1,118 @@
+"""Gauss–Newton for blocks of few outputs, a network's scores: the nearest point to â on the linearised target.
+
+min ‖z‖²  subject to  J z = t − Φ(a) + J (a − â),  low ≤ â + z ≤ high;   a ← a + d (â + z − a)
+
+z = Jᵀc is found from a system of the size of the output; entries that would leave their range are put on its bound, and
+the others solved for again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frpt.solvers.base import Working
+from frpt.solvers.composite import Answer, Problem, row_norm
+
+MOST = 32
+"""Outputs up to which explicit rows of J cost less than iterations without."""
+_STEPS = 10
+_LENGTHS = (1.0, 0.5, 0.2)
+_ROUNDS = 4
+"""Looks at which entries sit on a bound."""
+_RIDGE = 1e-6
+_HARDER = 100.0
+"""Factor on the ridge after a step that no length makes good."""
+_SLOW = 0.7
+"""A step that leaves more than this of the residual counts as one that brings nothing: secant steps are cheaper."""
+
+
+@dataclass
+class _State(Working):
+    """The samples still at work: index (k,), a, Φ(a), the residual's norm, the ridge, slow steps in a row."""
+
+    index: Tensor
+    a: Tensor
+    phi: Tensor
+    error: Tensor
+    ridge: Tensor
+    slow: Tensor
+
+
+def solve(problem: Problem) -> Answer:
+    """Every sample from the anchor (or the problem's start) until it is done, or two steps in a row bring nothing."""
+    value, reached = (v.clone() for v in problem.start or (problem.anchor, problem.output))
+    halves = torch.zeros(len(value), dtype=torch.long, device=value.device)
+    error = row_norm(problem.target - reached)
+    everyone = torch.arange(len(value), device=value.device)
+    state = _State(
+        everyone, value.clone(), reached.clone(), error, torch.full_like(error, _RIDGE), torch.zeros_like(halves)
+    )
+    for _ in range(_STEPS):
+        state.keep((state.error > problem.enough[state.index]) & (state.slow < 2))
+        if len(state.index) == 0:
+            break
+        halves[state.index] += 1 + problem.outputs
+        halves[state.index] += _advance(problem, state, _nearest(problem, state))
+        value[state.index], reached[state.index] = state.a, state.phi
+    before, after = row_norm(problem.target - problem.output), row_norm(problem.target - reached)
+    return Answer(value, (halves + 1) // 2, (after >= before) & (before > problem.enough))
+
+
+def _rows(problem: Problem, state: _State) -> Tensor:
+    """J: (k, m, n)."""
+    with torch.enable_grad():
+        point = state.a.detach().requires_grad_(True)
+        out = problem.fn(point, state.index).flatten(1)
+    units = torch.eye(out.shape[1], dtype=out.dtype, device=out.device)
+    rows = [torch.autograd.grad(out, point, u.expand_as(out), retain_graph=True)[0].flatten(1) for u in units]
+    J = torch.stack(rows, 1)
+    return torch.where(torch.isfinite(J), J, 0.0)
+
+
+def _nearest(problem: Problem, state: _State) -> Tensor:
+    """â + z: (k, n)."""
+    J, anchor = _rows(problem, state), problem.anchor[state.index].flatten(1)
+    off = state.a.flatten(1) - anchor
+    q = (problem.target[state.index] - state.phi).flatten(1) + (off[:, None] @ J.mT).squeeze(1)
+    low, high = anchor.clamp(max=problem.within.low) - anchor, anchor.clamp(min=problem.within.high) - anchor
+    z, fixed = torch.zeros_like(anchor), torch.zeros_like(anchor, dtype=torch.bool)
+    for _ in range(_ROUNDS if problem.within.bounded else 1):
+        free = torch.where(fixed[:, None], 0.0, J)
+        held = torch.where(fixed, z, 0.0)
+        left = (q - (held[:, None] @ J.mT).squeeze(1)).double()
+        gram = (free @ free.mT).double()
+        size = gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-300)
+        eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+        c = torch.linalg.solve(gram + (state.ridge * size)[:, None, None] * eye, left[..., None]).squeeze(-1)
+        z = torch.where(fixed, z, (c.to(J.dtype)[:, None] @ free).squeeze(1))
+        outside = (z < low) | (z > high)
+        z, fixed = torch.clamp(z, low, high), fixed | outside
+        if not bool(outside.any()):
+            break
+    return anchor + z
+
+
+def _advance(problem: Problem, state: _State, aim: Tensor) -> Tensor:
+    """Go towards the aim by the longest of a few lengths that lowers the residual; passes made, in halves: (k,)."""
+    used, before = torch.zeros_like(state.slow), state.error.clone()
+    waiting = torch.arange(len(aim), device=aim.device)
+    for length in _LENGTHS:
+        rows = state.index[waiting]
+        here = state.a[waiting]
+        point = problem.inside(here + length * (aim[waiting].reshape_as(here) - here), rows)
+        with torch.no_grad():
+            out = problem.fn(point, rows)
+        used[waiting] += 1
+        error = row_norm(problem.target[rows] - out)
+        drop = error < state.error[waiting]
+        done = waiting[drop]
+        state.a[done], state.phi[done], state.error[done] = point[drop], out[drop], error[drop]
+        waiting = waiting[~drop]
+        if len(waiting) == 0:
+            break
+    state.slow = torch.where(state.error > _SLOW * before, state.slow + 1, 0)
+    state.ridge[waiting] *= _HARDER
+    return used
