@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench bench-conv bench-composite clean
+.PHONY: demo test lint bench bench-conv bench-composite bench-store bench-train clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("frpt needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
@@ -31,6 +31,12 @@ bench-conv: $(READY)
 
 bench-composite: $(READY)
 	$(BIN)/python benchmarks/composite.py
+
+bench-store: $(READY)
+	$(BIN)/python benchmarks/store.py
+
+bench-train: $(READY)
+	$(BIN)/python benchmarks/train.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -36,18 +36,8 @@ BARS = {"offline": 1.1, "online": 2.5}
 
 def simple_cnn() -> tuple[nn.Sequential, str]:
     """The CIFAR-10 SimpleCNN, and the name of l_R = 2."""
-
-    def block(inputs: int, size: int, *after: nn.Module) -> nn.Sequential:
-        return nn.Sequential(nn.Conv2d(inputs, 10, size), nn.ReLU(), *after)
-
-    head = nn.Sequential(nn.Linear(160, 128), nn.ReLU(), nn.Linear(128, 10))
-    model = nn.Sequential(
-        block(3, 5, nn.MaxPool2d(2)), block(10, 3, nn.MaxPool2d(2)), block(10, 3, nn.Flatten()), head
-    )  # fmt: skip
-    for m in model.modules():
-        if isinstance(m, nn.Conv2d | nn.Linear):
-            nn.init.xavier_uniform_(m.weight)
-    return model, "1"
+    model = frpt.zoo.simple_cnn("cifar10")
+    return model, model.layers["2"]
 
 
 def resnet18(width: int) -> tuple[nn.Sequential, str]:
@@ -159,9 +149,9 @@ def training(model: nn.Module, data: TensorDataset, batch: int) -> float:
     return time.perf_counter() - start
 
 
-def writing(model: nn.Module, data: TensorDataset, at: str, batch: int, preset: str) -> float:
+def writing(model: nn.Module, data: TensorDataset, at: str, batch: int | None, preset: str) -> float:
     """Seconds to write the targets of a data set."""
-    rev = frpt.Reverser(model.eval(), data[:2][0], preset=preset)
+    rev = frpt.Reverser(model.eval(), data[:8][0], preset=preset)
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         frpt.write_targets(rev, data, at, Path(folder) / "targets", batch_size=batch, progress=False)
@@ -193,13 +183,12 @@ def main() -> None:
             )
     model, at = simple_cnn()
     pretrained(model, 5.0, options.wrong)
-    data = TensorDataset(*samples(4 * options.samples, 5.0, 4, options.wrong))
+    data = TensorDataset(*samples(16 * options.samples, 5.0, 4, options.wrong))
     epoch = training(model, data, options.batch)
     print("\nwriting the SimpleCNN's targets, in epochs of its training (bar 3)")
-    for preset, batch in (("default", 64), ("default", 1024), ("online", 1024)):
-        print(
-            f"  preset {preset}, {batch} at a time: {writing(model, data, at, batch, preset) / epoch:.1f}", flush=True
-        )
+    for preset, batch in (("default", None), ("default", 64), ("online", None)):
+        ratio = writing(model, data, at, batch, preset) / epoch
+        print(f"  preset {preset}, {batch or 'as many as fit'} at a time: {ratio:.1f}", flush=True)
 
 
 if __name__ == "__main__":

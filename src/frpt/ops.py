@@ -133,8 +133,8 @@ def composite(
     """A near the anchor with fn(a) = t, for any differentiable fn that treats samples independently (III-C).
 
     anchor: (b, ...), fn: (k, ...) -> (k, ...) for any number k of samples. solver: gauss_newton, secant, newton_krylov,
-    adam or auto. typical: (n, ...), inputs that the average derivative of a block on feature maps is learnt from;
-    without them the anchors, and then a sample's result depends a little on the others of its batch.
+    few_outputs, adam or auto. typical: (n, ...), inputs that the average derivative of a block on feature maps is
+    learnt from; without them the anchors, and then a sample's result depends a little on the others of its batch.
     """
     if solver not in COMPOSITE_SOLVERS:
         raise OptionError(f"composite: unknown solver {solver!r}: there are {', '.join(COMPOSITE_SOLVERS)}")

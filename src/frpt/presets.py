@@ -12,8 +12,10 @@ from frpt.errors import OptionError
 
 ConvSolver = Literal["auto", "exact", "matrix", "cg", "fft_padded", "fft_boundary"]
 CONV_SOLVERS: tuple[ConvSolver, ...] = ("auto", "exact", "matrix", "cg", "fft_padded", "fft_boundary")
-CompositeSolver = Literal["auto", "gauss_newton", "secant", "newton_krylov", "adam"]
-COMPOSITE_SOLVERS: tuple[CompositeSolver, ...] = ("auto", "gauss_newton", "secant", "newton_krylov", "adam")
+CompositeSolver = Literal["auto", "gauss_newton", "secant", "newton_krylov", "few_outputs", "adam"]
+COMPOSITE_SOLVERS: tuple[CompositeSolver, ...] = (
+    "auto", "gauss_newton", "secant", "newton_krylov", "few_outputs", "adam",
+)  # fmt: skip
 Embedding = Literal["nearest", "max_assign", "one_hot", "regression"]
 
 
@@ -142,7 +144,7 @@ PRESETS = {
     "default": Preset("default"),
     "online": Preset(
         "online",
-        solver=SolverOptions(dtype=torch.float32, jacobian_entries=8_000, iterations=10, closed=0.2),
+        solver=SolverOptions(dtype=torch.float32, composite="few_outputs", iterations=10, closed=0.2),
         blocks="path",
         closing=None,
     ),

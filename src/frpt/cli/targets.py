@@ -39,7 +39,7 @@ def write(
     blocks: Blocks = None,
     mode: Annotated[str, typer.Option(help="auto, dense (every sample) or delta (corrected samples only).")] = "auto",
     dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
-    batch_size: Annotated[int, typer.Option(help="Samples reconstructed at a time.")] = 64,
+    batch_size: Annotated[int | None, typer.Option(help="Samples reconstructed at a time.")] = None,
     shard_size: Annotated[int | None, typer.Option(help="Samples in a file.")] = None,
     workers: Workers = 0,
     rank: Annotated[int, typer.Option(envvar="RANK", help="Which of several writers this is.")] = 0,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from frpt.solvers import few_outputs, secant
-from frpt.solvers.composite import Answer, Problem, row_norm
+from frpt.solvers.composite import FEW, Answer, Problem, row_norm
 
 _ASTRAY = 0.5
 """A walk that leaves more than this share of the residual is not continued."""
@@ -102,7 +102,7 @@ def _off(project: Project, rows: Tensor, out: Tensor) -> Tensor:
 
 def _solved(problem: Problem) -> Answer:
     """By the explicit Jacobian where outputs are few, and by secant steps where there are many or that stalls."""
-    if problem.outputs > few_outputs.MOST:
+    if problem.outputs > FEW:
         return secant.solve(problem)
     answer = few_outputs.solve(problem)
     reached = _run(problem, answer.value)

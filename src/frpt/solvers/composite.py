@@ -16,6 +16,8 @@ from frpt.solvers.gate import admissible, admitted
 if TYPE_CHECKING:
     from frpt.solvers.stationary import Stationary
 
+FEW = 32
+"""Outputs up to which explicit rows of the Jacobian cost less than iterations without."""
 BlockFunction = Callable[[Tensor, Tensor], Tensor]
 """(a, index) -> Φ(a): a holds the samples ``index: (k,)`` of the batch, first axis; the result likewise."""
 
@@ -99,18 +101,24 @@ class Answer:
 
 
 def chosen(problem: Problem, name: str) -> str:
-    """What ``auto`` stands for: Gauss–Newton where the per-sample Jacobian is small, else ``options.large``."""
+    """What ``auto`` stands for: Gauss–Newton where the per-sample Jacobian is small, else ``options.large``.
+
+    ``few_outputs`` is for few outputs: where there are more, the same is done by secant steps.
+    """
     if name != "auto":
-        return name
+        return "secant" if name == "few_outputs" and problem.outputs > FEW else name
     small = problem.inputs * problem.outputs <= problem.options.jacobian_entries
     return "gauss_newton" if small else problem.options.large
 
 
 def solve(problem: Problem, name: str = "auto") -> Answer:
     """Solve by the named method, for the samples whose target is not met yet."""
-    from frpt.solvers import adam, gauss_newton, newton_krylov, secant
+    from frpt.solvers import adam, few_outputs, gauss_newton, newton_krylov, secant
 
-    methods = {"gauss_newton": gauss_newton, "secant": secant, "newton_krylov": newton_krylov, "adam": adam}
+    methods = {
+        "gauss_newton": gauss_newton, "secant": secant, "newton_krylov": newton_krylov, "few_outputs": few_outputs,
+        "adam": adam,
+    }  # fmt: skip
     value, reached = problem.start or (problem.anchor, problem.output)
     left = row_norm(problem.target - reached) > problem.enough
     rows, none = left.nonzero().squeeze(1), torch.zeros_like(left, dtype=torch.long)

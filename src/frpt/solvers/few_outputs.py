@@ -16,11 +16,11 @@ from torch import Tensor
 from frpt.solvers.base import Working
 from frpt.solvers.composite import Answer, Problem, row_norm
 
-MOST = 32
-"""Outputs up to which explicit rows of J cost less than iterations without."""
 _STEPS = 10
+_TOGETHER = 512
+"""Samples times outputs up to which a pass costs mostly its calls."""
 _LENGTHS = (1.0, 0.5, 0.2)
-_ROUNDS = 4
+_ROUNDS = 3
 """Looks at which entries sit on a bound."""
 _RIDGE = 1e-6
 _HARDER = 100.0
@@ -62,14 +62,19 @@ def solve(problem: Problem) -> Answer:
 
 
 def _rows(problem: Problem, state: _State) -> Tensor:
-    """J: (k, m, n)."""
+    """J: (k, m, n). Few samples are laid out once per output, which takes one pull; many are pulled once per output."""
+    count, outputs = len(state.a), problem.outputs
+    together = count * outputs <= _TOGETHER
+    a, index = (v.repeat_interleave(outputs, 0) if together else v for v in (state.a, state.index))
     with torch.enable_grad():
-        point = state.a.detach().requires_grad_(True)
-        out = problem.fn(point, state.index).flatten(1)
-    units = torch.eye(out.shape[1], dtype=out.dtype, device=out.device)
+        point = a.detach().requires_grad_(True)
+        out = problem.fn(point, index).flatten(1)
+    units = torch.eye(outputs, dtype=out.dtype, device=out.device)
+    if together:
+        (pulled,) = torch.autograd.grad(out, point, units.repeat(count, 1))
+        return pulled.reshape(count, outputs, -1).nan_to_num_(0.0, 0.0, 0.0)
     rows = [torch.autograd.grad(out, point, u.expand_as(out), retain_graph=True)[0].flatten(1) for u in units]
-    J = torch.stack(rows, 1)
-    return torch.where(torch.isfinite(J), J, 0.0)
+    return torch.stack(rows, 1).nan_to_num_(0.0, 0.0, 0.0)
 
 
 def _nearest(problem: Problem, state: _State) -> Tensor:
@@ -78,20 +83,19 @@ def _nearest(problem: Problem, state: _State) -> Tensor:
     off = state.a.flatten(1) - anchor
     q = (problem.target[state.index] - state.phi).flatten(1) + (off[:, None] @ J.mT).squeeze(1)
     low, high = anchor.clamp(max=problem.within.low) - anchor, anchor.clamp(min=problem.within.high) - anchor
-    z, fixed = torch.zeros_like(anchor), torch.zeros_like(anchor, dtype=torch.bool)
+    z, fixed, free, left = torch.zeros_like(anchor), torch.zeros_like(anchor, dtype=torch.bool), J, q.double()
     for _ in range(_ROUNDS if problem.within.bounded else 1):
-        free = torch.where(fixed[:, None], 0.0, J)
-        held = torch.where(fixed, z, 0.0)
-        left = (q - (held[:, None] @ J.mT).squeeze(1)).double()
         gram = (free @ free.mT).double()
         size = gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-300)
         eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
         c = torch.linalg.solve(gram + (state.ridge * size)[:, None, None] * eye, left[..., None]).squeeze(-1)
         z = torch.where(fixed, z, (c.to(J.dtype)[:, None] @ free).squeeze(1))
         outside = (z < low) | (z > high)
-        z, fixed = torch.clamp(z, low, high), fixed | outside
         if not bool(outside.any()):
             break
+        z, fixed = torch.clamp(z, low, high), fixed | outside
+        free = J.masked_fill(fixed[:, None], 0.0)
+        left = (q - (torch.where(fixed, z, 0.0)[:, None] @ J.mT).squeeze(1)).double()
     return anchor + z
 
 

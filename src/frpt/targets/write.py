@@ -6,12 +6,14 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from frpt.errors import InputError, NonFiniteError, OptionError, StoreMismatchError
 from frpt.reconstruction import Reconstruction
@@ -45,6 +47,7 @@ _SHARD_BYTES = 64 * 2**20
 _SHARD_BATCHES = 64
 _LEAST_SHARDS = 8
 _LOOK = 1024
+_BATCH_BYTES = 64 * 2**20
 
 
 def write_targets(
@@ -55,7 +58,7 @@ def write_targets(
     *,
     mode: Literal["auto", "dense", "delta"] = "auto",
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
-    batch_size: int = 64,
+    batch_size: int | None = None,
     shard_size: int | None = None,
     workers: int = 0,
     rank: int = 0,
@@ -65,8 +68,9 @@ def write_targets(
     """Reconstruct the targets of a whole data set into a directory; called again, it goes on where it was stopped.
 
     dataset: map-style, items (inputs, label). mode: "dense" keeps every sample's target, "delta" only those of
-    corrected samples (the others' is their anchor), "auto" takes delta where that is at most half the size. Of several
-    writers, each with its ``rank`` of ``world``, the last one done completes the store; until then it cannot be read.
+    corrected samples (the others' is their anchor), "auto" takes delta where that is at most half the size.
+    batch_size: samples reconstructed together, by default up to 2048 as their size allows: together they cost less.
+    Of several writers, each with its ``rank`` of ``world``, the last one done completes the store.
     """
     layers = [at] if isinstance(at, str) else list(at)
     _check_options(layers, mode, dtype, batch_size, shard_size, rank, world)
@@ -76,8 +80,9 @@ def write_targets(
         rev.plan(layer)
     source.check_stable()
     begun = load_manifest(path) if (path / FILE).exists() else None
-    chosen = _mode(rev, source, mode, batch_size, begun)
-    wanted = describe(rev, source.count, layers, chosen, dtype, batch_size, shard_size)
+    together = batch_size or (begun.batch_size if begun is not None else _batch_size(rev, source, layers))
+    chosen = _mode(rev, source, mode, together, begun)
+    wanted = describe(rev, source.count, layers, chosen, dtype, together, shard_size)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -246,6 +251,14 @@ def _mode(rev: Reverser, source: Source, mode: Mode | Literal["auto"], batch_siz
     return "delta" if 2 * corrected <= len(looked) else "dense"
 
 
+def _batch_size(rev: Reverser, source: Source, layers: Sequence[str]) -> int:
+    """A power of two from 16 to 2048: about 64 MiB of inputs and features."""
+    inputs = [leaf for leaf in pytree.tree_leaves(source.item(0)[0]) if isinstance(leaf, Tensor)]
+    size = sum(t.nbytes for t in inputs) + sum(4 * prod(rev.sample_shape(name)) for name in layers)
+    fitting = min(max(_BATCH_BYTES // max(size, 1), 16), 2048)
+    return 1 << (int(fitting).bit_length() - 1)
+
+
 def _shard_size(count: int, sample_bytes: int, batch_size: int) -> int:
     """Whole batches: about 64 MiB of dense targets, at most 64 batches, and eight shards where samples suffice."""
     batches = min(
@@ -267,7 +280,7 @@ def _converted(rows: Tensor, dtype: torch.dtype, layer: str, index: Tensor) -> T
 
 
 def _check_options(
-    layers: Sequence[str], mode: str, dtype: str, batch_size: int, shard_size: int | None, rank: int, world: int
+    layers: Sequence[str], mode: str, dtype: str, batch_size: int | None, shard_size: int | None, rank: int, world: int
 ) -> None:
     if not layers or len(set(layers)) != len(layers):
         raise OptionError(f"at must name one layer or several different ones, got {layers!r}")
@@ -275,7 +288,12 @@ def _check_options(
         raise OptionError(f"mode must be auto, dense or delta, got {mode!r}")
     if dtype not in DTYPES:
         raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    for name, value in (("batch_size", batch_size), ("shard_size", shard_size or 1), ("world", world)):
+    counts = (
+        ("batch_size", 1 if batch_size is None else batch_size),
+        ("shard_size", shard_size or 1),
+        ("world", world),
+    )
+    for name, value in counts:
         if not isinstance(value, int) or value < 1:
             raise OptionError(f"{name} must be a positive integer, got {value!r}")
     if not 0 <= rank < world:

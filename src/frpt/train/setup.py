@@ -30,8 +30,6 @@ from frpt.train.sources import Anchor, Online, Source, Stored
 from frpt.train.tap import FeatureTap
 
 ONLINE, ANCHOR = "online", "anchor"
-_WRITTEN = 256
-"""Samples reconstructed at a time, at least: the more there are to correct together, the less each costs."""
 _LOOKS = 64
 """Validation samples whose labels are looked at before any work."""
 Targets = str | Path | TargetStore | None
@@ -166,7 +164,7 @@ def _write(job: Job, rev: Reverser, fabric: Fabric, stack: ExitStack) -> TargetS
         path = fabric.broadcast(made)
         stack.push(lambda kind, error, trace: fabric.barrier() if kind is None else None)
     written = write_targets(
-        rev, job.dataset, job.at, path, batch_size=max(job.settings.batch_size, _WRITTEN), workers=job.settings.workers,
+        rev, job.dataset, job.at, path, workers=job.settings.workers,
         rank=fabric.global_rank, world=fabric.world_size, progress=job.settings.progress,
     )  # fmt: skip
     fabric.barrier()
