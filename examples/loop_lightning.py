@@ -43,7 +43,7 @@ class PostTraining(lightning.LightningModule):
         self.frozen.restore()
 
 
-def main(samples: int = 1000, epochs: int = 2, at: str = "6") -> float:
+def main(samples: int = 1000, epochs: int = 2, at: str = "stage1") -> float:
     (x, y), test = digits()
     x, y = x[:samples], y[:samples]
     model = pretrained(x, y)

@@ -33,7 +33,7 @@ def collate(items: list[tuple[Any, ...]]) -> dict[str, Any]:
     return dict(zip(("inputs", "labels", "target"), default_collate(items), strict=False))
 
 
-def main(samples: int = 1000, epochs: int = 2, at: str = "6") -> float:
+def main(samples: int = 1000, epochs: int = 2, at: str = "stage1") -> float:
     (x, y), (x_test, y_test) = digits()
     x, y = x[:samples], y[:samples]
     model = pretrained(x, y)
