@@ -63,7 +63,7 @@ def run_demo(
     store = write_targets(rev, data, LAYERS, out / "targets")
     found = {
         at: compare(
-            model, data, at, val=val, targets=store, seeds=range(seeds), epochs=post_epochs, progress=False,
+            model, data, at, val=val, targets=store, seeds=range(seeds), epochs=post_epochs,
             log_dir=out / "logs" / at,
         )
         for at in LAYERS

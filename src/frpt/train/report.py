@@ -29,7 +29,7 @@ class Report:
         if progress and main:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"),
                        TimeRemainingColumn(), TextColumn("{task.fields[state]}"))  # fmt: skip
-            self._bar = Progress(*columns)
+            self._bar = Progress(*columns, transient=True)
             self._task = self._bar.add_task(title, total=epochs * samples, rate="", state="")
 
     def __enter__(self) -> Report:
