@@ -11,6 +11,7 @@ targets beside the training of the whole network, in epochs.
 from __future__ import annotations
 
 import argparse
+import io
 import statistics
 import tempfile
 import time
@@ -19,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from reconstruct import resnet
@@ -158,6 +160,38 @@ def writing(model: nn.Module, data: TensorDataset, at: str, batch: int | None, p
         return time.perf_counter() - start
 
 
+def cifar(folder: Path) -> TensorDataset:
+    """The training images of CIFAR-10, normalised, from the parquet files of the Hugging Face hub."""
+    import pyarrow.parquet as parquet
+    from PIL import Image
+
+    columns = parquet.read_table(sorted(folder.glob("train*.parquet"))).to_pydict()
+    images = [np.asarray(Image.open(io.BytesIO(image["bytes"])).convert("RGB")) for image in columns["img"]]
+    x = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
+    mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)))
+    return TensorDataset((x - mean) / std, torch.tensor(columns["label"]))
+
+
+def real(folder: Path, batch: int, epochs: int) -> None:
+    """Writing the targets of all 50,000 images for a SimpleCNN trained on them, in epochs of its training."""
+    data, (model, at) = cifar(folder), simple_cnn()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    x, y = data.tensors
+    times = []
+    for _ in range(epochs):
+        model.train()
+        start = time.perf_counter()
+        for rows in torch.randperm(len(x)).split(batch):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+        times.append(time.perf_counter() - start)
+    wrong = 1 - right(model, x, y)
+    took = writing(model, data, at, None, "default")
+    print(f"\nCIFAR-10, {len(x)} images, {100 * wrong:.1f} % wrong: targets at {at} in {took:.1f} s, ", end="")
+    print(f"{took / statistics.median(times):.1f} epochs of its training (bar 3)")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=64)
@@ -165,8 +199,14 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=16, help="channels of the ResNet's first stage")
     parser.add_argument("--samples", type=int, default=640)
     parser.add_argument("--wrong", type=float, default=0.2, help="share of samples with another class's label")
+    parser.add_argument(
+        "--cifar", type=Path, help="folder with CIFAR-10's parquet files: measure only writing, on them"
+    )
     options = parser.parse_args()
     torch.manual_seed(0)
+    if options.cifar is not None:
+        real(options.cifar, options.batch, epochs=5)
+        return
     print(f"batch {options.batch}, {torch.get_num_threads()} threads\n")
     print("network     wrong   arm               ms a step   ratio   bar")
     cases = [("SimpleCNN", *simple_cnn(), 5.0), (f"ResNet-{options.width}", *resnet18(options.width), 3.0)]

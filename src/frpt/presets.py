@@ -75,7 +75,7 @@ class SolverOptions:
     """Norm a Gauss–Newton step is cut to."""
     iterations: int = 25
     """Upper limit of passes a composite solver makes over a block."""
-    closing_iterations: int = 60
+    closing_iterations: int = 40
     """Upper limit of passes over the whole path, for each start and aim of the closing step."""
     tolerance: float = 1e-6
     """Relative CCP residual at which a composite solve stops."""
@@ -138,6 +138,8 @@ class Preset:
 
     Unit by unit, a wide target behind a narrow layer (case II) is out of reach; for the whole path it hardly is.
     """
+    lost: float = math.inf
+    """Share of a sample's residual left by a unit above which it is lost; set by walks that end in a closing step."""
 
 
 PRESETS = {

@@ -32,7 +32,9 @@ from frpt.solvers.composite import BlockFunction, Problem, chosen, row_norm, sol
 from frpt.solvers.stationary import SAMPLES, Stationary, learn
 
 _LOST = 0.3
-"""A unit that leaves more than this share of a sample's residual has lost it: what is walked on from there misses."""
+"""With a closing step: a unit that leaves more of a sample's residual has lost it; going on from there would miss."""
+_SLIGHT = 1e-3
+"""Relative residual that is never a loss."""
 
 
 class Network:
@@ -94,7 +96,8 @@ class Walk:
         self._targets: dict[tuple[Node, ...], tuple[Tensor, Tensor]] = {
             (self.captured.output,): (self._start, self.index)
         }
-        self._closes = preset.closing is not None and all(p.whole is not None and p.closable for p in plans)
+        closes = preset.closing is not None and all(p.whole is not None and p.closable for p in plans)
+        self.preset = replace(preset, lost=_LOST) if closes else preset
 
     def to(self, plan: Plan) -> Reconstruction:
         """Walk back along a plan; parts of the way another plan has gone are not walked again.
@@ -109,10 +112,8 @@ class Walk:
                 break
             if key not in self._targets:
                 solution = self._solve(unit, target, index)
-                kept = torch.ones_like(index, dtype=torch.bool)
-                if self._closes:
-                    kept = solution.ccp <= _LOST * solution.ccp_before
-                rows = kept.nonzero().squeeze(1)
+                lost = (solution.ccp > self.preset.lost * solution.ccp_before) & (solution.ccp > _SLIGHT)
+                rows = (~lost).nonzero().squeeze(1)
                 self._targets[key] = (self.record.samples(unit.source).take(solution.value, rows), index[rows])
                 self._reports[key] = UnitReport.of(unit, solution, index, self.batch)
             reports.append(self._reports[key])
