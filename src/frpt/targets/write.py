@@ -252,10 +252,10 @@ def _mode(rev: Reverser, source: Source, mode: Mode | Literal["auto"], batch_siz
 
 
 def _batch_size(rev: Reverser, source: Source, layers: Sequence[str]) -> int:
-    """A power of two from 16 to 2048: about 64 MiB of inputs and features."""
+    """A power of two up to 2048: about 64 MiB of inputs and features, and eight shards where samples suffice."""
     inputs = [leaf for leaf in pytree.tree_leaves(source.item(0)[0]) if isinstance(leaf, Tensor)]
     size = sum(t.nbytes for t in inputs) + sum(4 * prod(rev.sample_shape(name)) for name in layers)
-    fitting = min(max(_BATCH_BYTES // max(size, 1), 16), 2048)
+    fitting = min(max(_BATCH_BYTES // max(size, 1), 16), 2048, max(source.count // _LEAST_SHARDS, 64))
     return 1 << (int(fitting).bit_length() - 1)
 
 
