@@ -59,7 +59,7 @@ def test_demo_runs_and_reproduces(tmp_path: Path) -> None:
     for name in ("first", "second"):
         result = runner.invoke(app, ["demo", *short, "--out", str(tmp_path / name)])
         assert result.exit_code == 0, result.output
-        tails.append(result.output[result.output.index("layer ") :].replace(name, ""))
+        tails.append(result.output[result.output.index("test accuracy after") :].replace(name, ""))
     assert tails[0] == tails[1]
     for words in ("anchor-only", "FR-PT", "broken"):
         assert words in tails[0]
