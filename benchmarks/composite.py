@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from reconstruct import Layer, MeanToken, Tokens, seconds
+from reconstruct import Basic, Layer, MeanToken, Tokens, seconds
 from torch import Tensor, nn
 
 import frpt
@@ -27,18 +27,11 @@ from frpt.solvers.stationary import learn
 BATCH = 8
 
 
-class Residual(nn.Module):
+class Residual(Basic):
     """A residual block of a ResNet-18, or with ``excite`` of a squeeze-and-excitation network."""
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1, excite: bool = False) -> None:
-        super().__init__()
-        self.branch = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs),
-        )  # fmt: skip
-        self.skip: nn.Module = nn.Identity()
-        if stride > 1 or inputs != outputs:
-            self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        super().__init__(inputs, outputs, stride)
         self.gate: nn.Module | None = None
         if excite:
             squeeze = outputs // 4
@@ -245,12 +238,13 @@ def blocks(nets: Nets) -> None:
         f"Blocks, {BATCH} samples. adam: 20 steps. secant: at most 20 passes counted; and as many as 20 passes of time"
     )
     print("allow, its own arithmetic included. reach: time until adam's CCP, as a share of adam's time. once: time to")
-    print("learn a block, once per unit, in passes.\n")
+    print("learn a block, once per unit, in passes. K: share of the response its average derivative explains.\n")
     print("block                    accuracy   adam CCP deviation", end="   ")
-    print("secant CCP deviation passes  ratio | 20 by the clock  ratio | reach   once")
+    print("secant CCP deviation passes  ratio | 20 by the clock  ratio | reach   once     K")
     for name, make, at in BLOCKS:
         net = nets[make]
         found = case(net, at)
+        known = found.problem.stationary
         found.solved("adam", 1)
         found.solved("secant", 1)
         adam, adam_moved, _, adam_time = found.solved("adam", 20)
@@ -261,7 +255,7 @@ def blocks(nets: Nets) -> None:
         print(
             f"{name:24} {100 * net.accuracy:6.1f} % {adam:10.1e} {adam_moved:9.3f} {ccp:12.1e} {moved:9.3f} "
             f"{counted:6.1f} {adam / ccp:6,.0f} | {clock:15.1e} {adam / clock:6,.0f} | "
-            f"{reach:5.2f} {found.prepared:6.1f}"
+            f"{reach:5.2f} {found.prepared:6.1f} {known.explained if known else 0:5.2f}"
         )
 
 
@@ -323,8 +317,10 @@ def main() -> None:
     parser.add_argument(
         "--epochs", type=int, default=10, help="of training, twice that for transformers; 0 leaves random weights"
     )
+    parser.add_argument("--blocks", default="", help="only blocks whose name has this in it")
     parser.add_argument("--parts", nargs="*", default=["blocks", "fixed", "few", "whole"])
     options = parser.parse_args()
+    BLOCKS[:] = [block for block in BLOCKS if options.blocks in block[0]]
     nets = Nets(options.epochs)
     parts = {"blocks": blocks, "fixed": fixed_point, "few": few_of_many, "whole": whole}
     for name in options.parts:

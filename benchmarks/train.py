@@ -138,10 +138,9 @@ def ratios(model: nn.Module, data: TensorDataset, at: str, batch: int, rounds: i
     }
 
 
-def training(model: nn.Module, data: TensorDataset, batch: int) -> float:
+def training(model: nn.Module, data: TensorDataset, batch: int, optimizer: torch.optim.Optimizer) -> float:
     """Seconds of one epoch of training the whole network."""
     x, y = data.tensors
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
     model.train()
     start = time.perf_counter()
     for rows in torch.randperm(len(x)).split(batch):
@@ -176,19 +175,10 @@ def real(folder: Path, batch: int, epochs: int) -> None:
     """Writing the targets of all 50,000 images for a SimpleCNN trained on them, in epochs of its training."""
     data, (model, at) = cifar(folder), simple_cnn()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    x, y = data.tensors
-    times = []
-    for _ in range(epochs):
-        model.train()
-        start = time.perf_counter()
-        for rows in torch.randperm(len(x)).split(batch):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x[rows]), y[rows]).backward()
-            optimizer.step()
-        times.append(time.perf_counter() - start)
-    wrong = 1 - right(model, x, y)
+    times = [training(model, data, batch, optimizer) for _ in range(epochs)]
+    wrong = 1 - right(model, *data.tensors)
     took = writing(model, data, at, None, "default")
-    print(f"\nCIFAR-10, {len(x)} images, {100 * wrong:.1f} % wrong: targets at {at} in {took:.1f} s, ", end="")
+    print(f"\nCIFAR-10, {len(data)} images, {100 * wrong:.1f} % wrong: targets at {at} in {took:.1f} s, ", end="")
     print(f"{took / statistics.median(times):.1f} epochs of its training (bar 3)")
 
 
@@ -224,7 +214,8 @@ def main() -> None:
     model, at = simple_cnn()
     pretrained(model, 5.0, options.wrong)
     data = TensorDataset(*samples(16 * options.samples, 5.0, 4, options.wrong))
-    epoch = training(model, data, options.batch)
+    still = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
+    epoch = training(model, data, options.batch, still)
     print("\nwriting the SimpleCNN's targets, in epochs of its training (bar 3)")
     for preset, batch in (("default", None), ("default", 64), ("online", None)):
         ratio = writing(model, data, at, batch, preset) / epoch

@@ -226,7 +226,10 @@ class Walk:
         wanted = at.output.front(target).to(anchor.dtype)
         within = self._range(unit.source)
         share = self.preset.solver.closed if closed is None else closed
-        problem = Problem(fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within, closed=share)
+        problem = Problem(
+            fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within,
+            repeats=self.captured.dynamic, closed=share,
+        )  # fmt: skip
         return problem, at, fn
 
     def _range(self, node: Node) -> Range:

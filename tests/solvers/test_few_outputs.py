@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import ModuleType
+
 import pytest
 import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from frpt.presets import PRESETS, Gate
-from frpt.solvers import few_outputs
+from frpt.solvers import few_outputs, gauss_newton, secant
 from frpt.solvers.base import UNBOUNDED, Range
 from frpt.solvers.composite import Problem, row_norm
 
@@ -70,3 +73,29 @@ def test_targets_out_of_reach_and_nan_leave_the_best_finite_point() -> None:
     after = row_norm(target - fn(answer.value, anchor))
     assert (after <= row_norm(target - p.output)).all()
     assert after[1] <= p.enough[1]
+
+
+def test_a_graph_of_fixed_batch_size_gets_its_own_rows_of_the_jacobian() -> None:
+    """There, each sample has one place in the batch: laid out several times, all its rows would be their sum."""
+    net, p = problem()
+
+    def whole(a: Tensor, index: Tensor) -> Tensor:
+        return net(p.anchor.index_copy(0, index, a))[index]
+
+    fixed = replace(p, fn=whole, repeats=False)
+    torch.testing.assert_close(few_outputs.solve(fixed).value, few_outputs.solve(p).value)
+
+
+@pytest.mark.parametrize("solver", [few_outputs, secant, gauss_newton])
+def test_samples_go_through_in_parts_where_the_budget_is_small(solver: ModuleType) -> None:
+    _, p = problem()
+    seen = []
+
+    def counted(a: Tensor, index: Tensor) -> Tensor:
+        seen.append(len(set(index.tolist())))
+        return p.fn(a, index)
+
+    together = solver.solve(p)
+    parts = solver.solve(replace(p, fn=counted, options=replace(p.options, budget=1)))
+    assert max(seen) == 1
+    torch.testing.assert_close(parts.value, together.value)

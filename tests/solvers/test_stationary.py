@@ -91,6 +91,7 @@ def test_none_where_a_block_is_not_of_that_kind() -> None:
     mixed = torch.randn(384, 384) / 20
     assert learn(lambda a, _: (a.flatten(1) @ mixed).reshape_as(a), x, (x.flatten(1) @ mixed).reshape_as(x)) is None
     assert learn(lambda a, _: a, torch.zeros_like(x), torch.zeros_like(x)) is None  # nothing to be probed around
+    assert learn(lambda a, _: a * 0.0, x, x * 0.0) is None  # a dead block
 
 
 class Block(nn.Module):

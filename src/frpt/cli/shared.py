@@ -21,7 +21,7 @@ InputShape = Annotated[
     list[str] | None, typer.Option("--input", help="Shape of an input, e.g. 2,3,224,224; once per input.")
 ]
 Output = Annotated[str | None, typer.Option(help="Which tensor of the model's output: a name or an index.")]
-PresetName = Annotated[str, typer.Option(help="default or paper.")]
+PresetName = Annotated[str, typer.Option(help="default, paper or online.")]
 
 
 @contextmanager
@@ -37,6 +37,11 @@ def errors() -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
+def picker(output: str | None) -> str | int | None:
+    """``--output``: an index where it is a number, else a name."""
+    return int(output) if output is not None and output.lstrip("-").isdigit() else output
+
+
 def reverser(
     model: str,
     shapes: list[str] | None,
@@ -47,6 +52,5 @@ def reverser(
     margin: float | None = None,
 ) -> Reverser:
     module, inputs = load(model, shapes or [])
-    pick = int(output) if output is not None and output.lstrip("-").isdigit() else output
     patterns = blocks.split(",") if blocks and blocks not in ("finest", "stages", "path") else blocks
-    return Reverser(module, inputs, output=pick, preset=preset, blocks=patterns, embed=embed, margin=margin)
+    return Reverser(module, inputs, output=picker(output), preset=preset, blocks=patterns, embed=embed, margin=margin)

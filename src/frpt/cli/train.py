@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from frpt.cli.models import load_data, load_model
-from frpt.cli.shared import ModelSpec, Output, console, errors
+from frpt.cli.shared import ModelSpec, Output, console, errors, picker
 from frpt.errors import OptionError
 from frpt.train import compare, post_train
 from frpt.train.settings import Options
@@ -60,7 +60,7 @@ def train(
         source = load_model(model) if weights is None else _loaded(load_model(model), weights)
         options: Options = {
             "epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "metric": metric,
-            "preset": preset, "output": int(output) if output and output.lstrip("-").isdigit() else output,
+            "preset": preset, "output": picker(output),
             "every": every, "workers": workers, "accelerator": accelerator, "devices": devices, "precision": precision,
         }  # fmt: skip
         out.mkdir(parents=True, exist_ok=True)

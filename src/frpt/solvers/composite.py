@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,6 +40,8 @@ class Problem:
     """Where to begin, if not at the anchor: (a, Φ(a))."""
     stationary: Stationary | None = None
     """The block's average derivative, where it is known (``solvers.stationary.learn``)."""
+    repeats: bool = True
+    """Whether fn takes one sample several times at once; a graph of fixed batch size does not."""
     closed: float | None = None
     """Stop at this share of the residual at the anchor, instead of ``options.tolerance`` of the target."""
 
@@ -132,6 +134,14 @@ def solve(problem: Problem, name: str = "auto") -> Answer:
         none.index_copy(0, rows, answer.iterations),
         none.bool().index_copy(0, rows, fallback),
     )
+
+
+def in_parts(problem: Problem, sample_bytes: int, solve: Callable[[Problem], Answer]) -> Answer:
+    """Solve for as many samples at a time as the memory budget holds; samples are independent."""
+    most = max(1, problem.options.budget // sample_bytes)
+    everyone = torch.arange(len(problem.anchor), device=problem.anchor.device)
+    answers = [solve(problem.part(rows)) for rows in everyone.split(most)]
+    return Answer(*(torch.cat([getattr(a, f.name) for a in answers]) for f in fields(Answer)))
 
 
 def _held(problem: Problem, value: Tensor) -> Tensor:

@@ -14,15 +14,18 @@ import torch
 from torch import Tensor
 
 from frpt.solvers.base import Working
-from frpt.solvers.composite import Answer, Problem, row_norm
+from frpt.solvers.composite import Answer, Problem, in_parts, row_norm
 
 _STEPS = 10
 _TOGETHER = 512
 """Samples times outputs up to which a pass costs mostly its calls."""
+_COPIES = 4
+"""Tensors of a Jacobian's size alive at one time: rows as pulled, their stack, its free entries, their product."""
 _LENGTHS = (1.0, 0.5, 0.2)
 _ROUNDS = 3
 """Looks at which entries sit on a bound."""
-_RIDGE = 1e-6
+_RIDGE = 1e-4
+"""In units of the mean of JJᵀ's diagonal: smaller ones let float32 noise decide where J is nearly of lower rank."""
 _HARDER = 100.0
 """Factor on the ridge after a step that no length makes good."""
 _SLOW = 0.7
@@ -42,6 +45,11 @@ class _State(Working):
 
 
 def solve(problem: Problem) -> Answer:
+    """The rows of all Jacobians stay within the memory budget."""
+    return in_parts(problem, _COPIES * problem.anchor.itemsize * problem.inputs * problem.outputs, _solve)
+
+
+def _solve(problem: Problem) -> Answer:
     """Every sample from the anchor (or the problem's start) until it is done, or two steps in a row bring nothing."""
     value, reached = (v.clone() for v in problem.start or (problem.anchor, problem.output))
     halves = torch.zeros(len(value), dtype=torch.long, device=value.device)
@@ -64,7 +72,7 @@ def solve(problem: Problem) -> Answer:
 def _rows(problem: Problem, state: _State) -> Tensor:
     """J: (k, m, n). Few samples are laid out once per output, which takes one pull; many are pulled once per output."""
     count, outputs = len(state.a), problem.outputs
-    together = count * outputs <= _TOGETHER
+    together = problem.repeats and count * outputs <= _TOGETHER
     a, index = (v.repeat_interleave(outputs, 0) if together else v for v in (state.a, state.index))
     with torch.enable_grad():
         point = a.detach().requires_grad_(True)
@@ -88,7 +96,9 @@ def _nearest(problem: Problem, state: _State) -> Tensor:
         gram = (free @ free.mT).double()
         size = gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-300)
         eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-        c = torch.linalg.solve(gram + (state.ridge * size)[:, None, None] * eye, left[..., None]).squeeze(-1)
+        factor = torch.linalg.lu_factor(gram + (state.ridge * size)[:, None, None] * eye)
+        c = torch.linalg.lu_solve(*factor, left[..., None])
+        c = (c + torch.linalg.lu_solve(*factor, left[..., None] - gram @ c)).squeeze(-1)  # once more, less biased
         z = torch.where(fixed, z, (c.to(J.dtype)[:, None] @ free).squeeze(1))
         outside = (z < low) | (z > high)
         if not bool(outside.any()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from frpt.solvers.composite import Answer, Problem, row_norm, spread
+from frpt.solvers.composite import Answer, Problem, in_parts, row_norm, spread
 from frpt.solvers.dense import Batched
 from frpt.solvers.gate import passes as reliable
 from frpt.solvers.gate import tikhonov
@@ -18,6 +18,11 @@ _COPIES = 5
 
 
 def solve(problem: Problem) -> Answer:
+    """Jacobians, their factors and copies stay within the memory budget."""
+    return in_parts(problem, _COPIES * 8 * problem.inputs * problem.outputs, _solve)
+
+
+def _solve(problem: Problem) -> Answer:
     """``a ← a + d·δ``, δ = J⁺(t − Φ(a)), Tikhonov about the anchor where that is unreliable, d by backtracking."""
     count = len(problem.anchor)
     value, phi = problem.anchor.clone(), problem.output.clone()
@@ -29,17 +34,12 @@ def solve(problem: Problem) -> Answer:
         if len(index) == 0:
             break
         passes[index] += 1
-        moved = torch.cat([_advance(problem, value, phi, fallback, part) for part in index.split(_at_once(problem))])
+        moved = _advance(problem, value, phi, fallback, index)
         left = row_norm(problem.target - phi)[index] > enough[index]
         index = index[moved & left]
     start = row_norm(problem.target - problem.output)
     worse = (row_norm(problem.target - phi) >= start) & (start > enough)
     return Answer(value, passes, fallback | worse)
-
-
-def _at_once(problem: Problem) -> int:
-    """Samples whose Jacobians, with their factors and copies, fit into the memory budget."""
-    return max(1, problem.options.budget // (_COPIES * 8 * problem.inputs * problem.outputs))
 
 
 def _advance(problem: Problem, value: Tensor, phi: Tensor, fallback: Tensor, index: Tensor) -> Tensor:

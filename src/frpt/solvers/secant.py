@@ -17,11 +17,13 @@ from torch import Tensor
 
 from frpt.solvers import newton_krylov
 from frpt.solvers.base import Working
-from frpt.solvers.composite import Answer, Problem, row_norm, spread
+from frpt.solvers.composite import Answer, Problem, in_parts, row_norm, spread
 
 _RIDGE = 1e-6
 _PATIENCE = 10
 """Passes without a 2 % gain after which a sample has stalled."""
+_COPIES = 2
+"""Of the pairs, alive at one time: when samples leave, the others are copied."""
 _WINDOW = 3
 """Forward steps after which their contraction is judged: a sample leaves at 0.7 a step, later at 0.85."""
 
@@ -80,6 +82,12 @@ class _State(Working):
 
 
 def solve(problem: Problem) -> Answer:
+    """The pairs of all samples stay within the memory budget."""
+    pairs = problem.options.memory * (problem.inputs + problem.outputs)
+    return in_parts(problem, _COPIES * problem.anchor.itemsize * pairs, _solve)
+
+
+def _solve(problem: Problem) -> Answer:
     """Forward steps where the block allows them; samples that stall go on by gradients, then by Gauss–Newton.
 
     After steps along the residual itself, which know nothing of the block, gradients start again at the anchor.

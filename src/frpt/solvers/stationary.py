@@ -25,7 +25,10 @@ _LENGTH = 1e-2
 """Size of a probe relative to the feature: long enough to average over kinks."""
 _EXPLAINED = 0.2
 """Share of a fresh probe's response that K has to explain to be of use."""
-_ENTRIES = 40_000_000
+_RIDGE = 1e-3
+"""Least μ, in units of the mean of KKᴴ's diagonal."""
+_ENTRIES = 80_000_000
+"""Most entries of K and KKᴴ over all places."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def learn(fn: BlockFunction, anchor: Tensor, output: Tensor, seed: int = 0) -> S
         return None
     fold = tuple(n // m for n, m in zip(anchor.shape[2:], space, strict=True))
     inputs, outputs = anchor.shape[1] * prod(fold), output.shape[1]
-    if prod(space) * outputs * (inputs + outputs) > 2 * _ENTRIES:
+    if prod(space) * outputs * (inputs + outputs) > _ENTRIES:
         return None
     anchor, output = anchor[:SAMPLES], output[:SAMPLES]
     index = torch.arange(len(anchor), device=anchor.device)
@@ -92,12 +95,13 @@ def learn(fn: BlockFunction, anchor: Tensor, output: Tensor, seed: int = 0) -> S
     u, v = (torch.cat(probes, 2) for probes in zip(*(probe() for _ in range(_PROBES - 1)), strict=True))
     response = _near(v @ u.mH / (u.shape[2] * prod(space)), space)
     u, v = probe()
-    explained = 1 - float((v - response @ u).abs().square().sum() / v.abs().square().sum().clamp_min(1e-30))
+    power, missed = (float(t.abs().square().sum()) for t in (v, v - response @ u))
+    explained = 1 - missed / power if power > 0 else 0.0  # a dead block answers nothing
     if not explained >= _EXPLAINED:
         return None
     gram = response @ response.mH
     # what K does not explain of J is spread over all frequencies and channels, like noise
-    ridge = (1 - explained) / explained * float(gram.diagonal(dim1=-2, dim2=-1).real.mean())
+    ridge = max((1 - explained) / explained, _RIDGE) * float(gram.diagonal(dim1=-2, dim2=-1).real.mean())
     eye = torch.eye(outputs, dtype=gram.dtype, device=gram.device)
     inverse = torch.linalg.solve(gram + ridge * eye, response).mH
     return Stationary(_stacked(response), _stacked(inverse), ridge, space, fold, explained)

@@ -18,7 +18,7 @@ def write_atomic(file: Path, data: bytes, rank: int = 0) -> None:
     """Replace a file by ``data``: written beside it, flushed to the disk, then renamed."""
     with _staged(file, data, rank) as staged:
         os.replace(staged, file)
-        _sync_directory(file.parent)
+        sync(file.parent)
 
 
 def create_atomic(file: Path, data: bytes, rank: int = 0) -> bool:
@@ -30,7 +30,7 @@ def create_atomic(file: Path, data: bytes, rank: int = 0) -> bool:
             return False
         finally:
             staged.unlink()
-        _sync_directory(file.parent)
+        sync(file.parent)
         return True
 
 
@@ -79,7 +79,8 @@ def refused(file: Path, error: OSError, size: int = 0) -> StoreError:
     )
 
 
-def _sync_directory(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have the disk keep what was written to a file, or the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from frpt.errors import CheckpointError
+from frpt.targets.files import sync
 
 FORMAT = 1
 _STATE = re.compile(r"state-(\d{10})")
@@ -65,11 +66,11 @@ def save(directory: Path, number: int, state: Mapping[str, Any]) -> None:
         save_file(tensors, part / "tensors.safetensors")
         (part / "state.json").write_text(json.dumps({"format": FORMAT, "state": tree}, allow_nan=True))
         for file in part.iterdir():
-            _sync(file)
+            sync(file)
         if final.exists():
             shutil.rmtree(final)
         os.rename(part, final)
-        _sync(directory)
+        sync(directory)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)
         kept = latest(directory)
@@ -118,11 +119,3 @@ def check_same(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> 
             f"{path} belongs to another run: {'; '.join(differences)}. Choose another checkpoint directory, or start "
             "the run as it was started."
         )
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
