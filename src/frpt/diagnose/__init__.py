@@ -1,0 +1,1 @@
+"""Diagnosis: deviation, trust, response maps, the report."""
