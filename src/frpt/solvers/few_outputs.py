@@ -1,8 +1,9 @@
 """Gauss–Newton for blocks of few outputs, a network's scores: the nearest point to â on the linearised target.
 
-min ‖z‖²  subject to  J z = t − Φ(a) + J (a − â),  low ≤ â + z ≤ high;   a ← a + d (â + z − a)
+min ‖z‖²  subject to  J z = t − Φ(a) + J (a − c),  low ≤ c + z ≤ high;   a ← a + d (c + z − a)
 
-z = Jᵀc is found from a system of the size of the output; entries that would leave their range are put on its bound, and
+The centre c is the anchor, or a itself after a step that brought little: that is a shorter way, across fewer kinks.
+z = Jᵀw is found from a system of the size of the output; entries that would leave their range are put on its bound, and
 the others solved for again.
 """
 
@@ -29,7 +30,7 @@ _RIDGE = 1e-4
 _HARDER = 100.0
 """Factor on the ridge after a step that no length makes good."""
 _SLOW = 0.7
-"""A step that leaves more than this of the residual counts as one that brings nothing: secant steps are cheaper."""
+"""A step that leaves more than this of the residual brings little; after some in a row, secant steps are cheaper."""
 
 
 @dataclass
@@ -50,7 +51,7 @@ def solve(problem: Problem) -> Answer:
 
 
 def _solve(problem: Problem) -> Answer:
-    """Every sample from the anchor (or the problem's start) until it is done, or two steps in a row bring nothing."""
+    """Every sample from the anchor (or the problem's start) until it is done, or three steps in a row bring little."""
     value, reached = (v.clone() for v in problem.start or (problem.anchor, problem.output))
     halves = torch.zeros(len(value), dtype=torch.long, device=value.device)
     error = row_norm(problem.target - reached)
@@ -59,7 +60,7 @@ def _solve(problem: Problem) -> Answer:
         everyone, value.clone(), reached.clone(), error, torch.full_like(error, _RIDGE), torch.zeros_like(halves)
     )
     for _ in range(_STEPS):
-        state.keep((state.error > problem.enough[state.index]) & (state.slow < 2))
+        state.keep((state.error > problem.enough[state.index]) & (state.slow < 3))
         if len(state.index) == 0:
             break
         halves[state.index] += 1 + problem.outputs
@@ -86,27 +87,28 @@ def _rows(problem: Problem, state: _State) -> Tensor:
 
 
 def _nearest(problem: Problem, state: _State) -> Tensor:
-    """â + z: (k, n)."""
-    J, anchor = _rows(problem, state), problem.anchor[state.index].flatten(1)
-    off = state.a.flatten(1) - anchor
+    """c + z: (k, n), with c = â; after a step that brought little, c = a, as near points lie across fewer kinks."""
+    J, here = _rows(problem, state), state.a.flatten(1)
+    centre = torch.where(state.slow[:, None] > 0, here, problem.anchor[state.index].flatten(1))
+    off = here - centre
     q = (problem.target[state.index] - state.phi).flatten(1) + (off[:, None] @ J.mT).squeeze(1)
-    low, high = anchor.clamp(max=problem.within.low) - anchor, anchor.clamp(min=problem.within.high) - anchor
-    z, fixed, free, left = torch.zeros_like(anchor), torch.zeros_like(anchor, dtype=torch.bool), J, q.double()
+    low, high = centre.clamp(max=problem.within.low) - centre, centre.clamp(min=problem.within.high) - centre
+    z, fixed, free, left = torch.zeros_like(centre), torch.zeros_like(centre, dtype=torch.bool), J, q.double()
     for _ in range(_ROUNDS if problem.within.bounded else 1):
         gram = (free @ free.mT).double()
         size = gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-300)
         eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
         factor = torch.linalg.lu_factor(gram + (state.ridge * size)[:, None, None] * eye)
-        c = torch.linalg.lu_solve(*factor, left[..., None])
-        c = (c + torch.linalg.lu_solve(*factor, left[..., None] - gram @ c)).squeeze(-1)  # once more, less biased
-        z = torch.where(fixed, z, (c.to(J.dtype)[:, None] @ free).squeeze(1))
+        w = torch.linalg.lu_solve(*factor, left[..., None])
+        w = (w + torch.linalg.lu_solve(*factor, left[..., None] - gram @ w)).squeeze(-1)  # once more, less biased
+        z = torch.where(fixed, z, (w.to(J.dtype)[:, None] @ free).squeeze(1))
         outside = (z < low) | (z > high)
         if not bool(outside.any()):
             break
         z, fixed = torch.clamp(z, low, high), fixed | outside
         free = J.masked_fill(fixed[:, None], 0.0)
         left = (q - (torch.where(fixed, z, 0.0)[:, None] @ J.mT).squeeze(1)).double()
-    return anchor + z
+    return centre + z
 
 
 def _advance(problem: Problem, state: _State, aim: Tensor) -> Tensor:
