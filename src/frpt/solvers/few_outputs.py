@@ -27,6 +27,8 @@ _ROUNDS = 3
 """Looks at which entries sit on a bound."""
 _RIDGE = 1e-4
 """In units of the mean of JJᵀ's diagonal: smaller ones let float32 noise decide where J is nearly of lower rank."""
+_NEAR_RIDGE = 1e-2
+"""The least one of steps that start at a: these add up, and must not wander where the target is out of reach."""
 _HARDER = 100.0
 """Factor on the ridge after a step that no length makes good."""
 _SLOW = 0.7
@@ -90,6 +92,7 @@ def _nearest(problem: Problem, state: _State) -> Tensor:
     """c + z: (k, n), with c = â; after a step that brought little, c = a, as near points lie across fewer kinks."""
     J, here = _rows(problem, state), state.a.flatten(1)
     centre = torch.where(state.slow[:, None] > 0, here, problem.anchor[state.index].flatten(1))
+    ridge = torch.where(state.slow > 0, state.ridge.clamp_min(_NEAR_RIDGE), state.ridge)
     off = here - centre
     q = (problem.target[state.index] - state.phi).flatten(1) + (off[:, None] @ J.mT).squeeze(1)
     low, high = centre.clamp(max=problem.within.low) - centre, centre.clamp(min=problem.within.high) - centre
@@ -98,7 +101,7 @@ def _nearest(problem: Problem, state: _State) -> Tensor:
         gram = (free @ free.mT).double()
         size = gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-300)
         eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-        factor = torch.linalg.lu_factor(gram + (state.ridge * size)[:, None, None] * eye)
+        factor = torch.linalg.lu_factor(gram + (ridge * size)[:, None, None] * eye)
         w = torch.linalg.lu_solve(*factor, left[..., None])
         w = (w + torch.linalg.lu_solve(*factor, left[..., None] - gram @ w)).squeeze(-1)  # once more, less biased
         z = torch.where(fixed, z, (w.to(J.dtype)[:, None] @ free).squeeze(1))
