@@ -19,7 +19,7 @@ from frpt.reconstruction import Reconstruction
 from frpt.reverser import Reverser
 
 Score = int | Tensor
-"""What a gradient is taken of: a class, class ids like labels, or (floating-point) a direction shaped like the output."""
+"""What is differentiated: a class, class ids like labels, or (floating-point) a direction shaped like the output."""
 _SMALLEST = 4
 """Pixels along the shorter side of a picture."""
 
@@ -75,10 +75,10 @@ def responses(
         where, samples = axes(rev, layer, layouts), rev.samples(layer)
         a, out = rev.run_on(x, layer, rec.anchor, kwargs=kwargs)
         predicted, label = _scores(rev, out.detach(), y)
-        forward = weighted(where, *map(samples.front, (a.detach(), _gradient(a, _total(rev, out, predicted)))))
+        anchor = samples.front(a.detach())
+        forward = weighted(where, anchor, samples.front(_gradient(a, _total(rev, out, predicted))))
         target, slope = map(samples.front, _slope(rev, x, layer, label, rec.target, kwargs))
-        reconstructed = weighted(where, target, slope)
-        difference = weighted(where, target - samples.front(a.detach()), slope)
+        reconstructed, difference = weighted(where, target, slope), weighted(where, target - anchor, slope)
         maps = [_normalised(where, m) for m in (forward, reconstructed, difference)]
         result = result or [{} for _ in maps[0]]
         for sample, (f, r, d) in zip(result, zip(*maps, strict=True), strict=True):
@@ -89,8 +89,8 @@ def responses(
 def picture(x: Any, mean: float | Sequence[float] | None = None, std: float | Sequence[float] | None = None) -> Any:
     """One sample's input as (h, w, 3) uint8; None if it holds no picture.
 
-    The first tensor of 1 or 3 channels, first or last, is one. mean, std: undo x = (pixel − mean)/std, pixels in [0, 1];
-    without them the sample's smallest value is black and its largest white. uint8 stays as it is.
+    The first tensor of 1 or 3 channels, first or last, is one. mean, std: undo x = (pixel − mean)/std, with pixels in
+    [0, 1]; without them the sample's smallest value is black and its largest white. uint8 stays as it is.
     """
     for leaf in pytree.tree_leaves(x):
         found = _image(leaf)
@@ -101,9 +101,10 @@ def picture(x: Any, mean: float | Sequence[float] | None = None, std: float | Se
         elif mean is None and std is None:
             shown = _byte(_stretched(found.nan_to_num().double()))
         else:
-            shift, scale = (torch.as_tensor(v, dtype=torch.float64) for v in (mean or 0.0, 1.0 if std is None else std))
+            shift = torch.as_tensor(0.0 if mean is None else mean, dtype=torch.float64)
+            scale = torch.as_tensor(1.0 if std is None else std, dtype=torch.float64)
             if max(shift.numel(), scale.numel()) not in (1, found.shape[-1]):
-                raise InputError(f"mean and std are for {shift.numel()} channels, the picture has {found.shape[-1]}")
+                raise InputError(f"mean and std have other channels than the picture's {found.shape[-1]}")
             shown = _byte(found.nan_to_num().double() * scale + shift)
         return shown.expand(*shown.shape[:2], 3).contiguous().numpy()
     return None
@@ -118,7 +119,7 @@ def _slope(
 
 
 def _gradient(a: Tensor, total: Tensor) -> Tensor:
-    """Samples do not see each other, so the gradient of the sum holds every sample's own; zero where none gets through."""
+    """Samples do not see each other: the gradient of the sum holds every sample's own. Zero where none gets through."""
     if not total.requires_grad:
         return torch.zeros_like(a)
     (found,) = torch.autograd.grad(total, a, allow_unused=True, materialize_grads=True)
@@ -131,7 +132,7 @@ def _total(rev: Reverser, out: Tensor, score: Score) -> Tensor:
         return (out * score.to(out)).sum()
     ids = torch.as_tensor(score, device=out.device)
     if ids.dim() == 0:
-        axis = rev.embedder.class_dim or (1 if out.dim() == 2 else -1)
+        axis = rev.embedder.class_dim or (-1 if out.dim() == 3 else 1)
         ids = ids.expand(out.movedim(axis, -1).shape[:-1])
     else:
         axis = _class_axis(rev, out, ids)
@@ -152,12 +153,21 @@ def _class_axis(rev: Reverser, out: Tensor, ids: Tensor) -> int:
 def _scores(rev: Reverser, out: Tensor, y: Tensor) -> tuple[Score, Score]:
     """What the forward feature and what the reconstructed one answers for."""
     y = torch.as_tensor(y, device=out.device)
-    if y.is_floating_point() or rev.embedder.how == "regression":
+    if not _are_classes(rev, out, y):
         away = rev.embedder(out, y) - out
         length = rev.samples("out").norm(away).clamp_min(torch.finfo(away.dtype).tiny)
         unit = (away.double() / rev.samples("out").over(length, away)).to(out)
         return unit, unit
     return out.argmax(_class_axis(rev, out, y)), y
+
+
+def _are_classes(rev: Reverser, out: Tensor, y: Tensor) -> bool:
+    """Whether labels are class ids; a user's own embedding may take integers that are none."""
+    if y.is_floating_point() or rev.embedder.how == "regression":
+        return False
+    if isinstance(rev.embedder.how, str):
+        return True
+    return y.shape in (out.shape[:-1], out.shape[:1] + out.shape[2:])
 
 
 def _normalised(where: Axes, found: Tensor) -> Array:
