@@ -75,18 +75,18 @@ def listed(ax: Axes, names: list[str], bold: set[str] | frozenset[str] = frozens
         label.set_fontweight("bold" if name in bold else "normal")
 
 
-def heat(ax: Axes, values: Array, label: str, cmap: str = HEAT, norm: Normalize | None = None) -> None:
-    """A matrix in colours with its bar beside it; cells without a value are grey. Written in where they are few."""
-    colours = mpl.colormaps[cmap].with_extremes(bad="#EEEEEE")
+def heat(ax: Axes, values: Array, label: str, norm: Normalize | None = None, written: bool = True) -> None:
+    """A matrix in colours with its bar beside it; cells without a value are grey. A few values are written in."""
+    colours = mpl.colormaps[HEAT].with_extremes(bad="#EEEEEE")
     shown = np.ma.masked_invalid(values)
     image = ax.imshow(shown, cmap=colours, norm=norm, aspect="auto" if norm is not None else "equal")
     ax.spines[:].set_visible(False)
     figure = ax.get_figure()
     assert figure is not None
     figure.colorbar(image, ax=ax, label=label, shrink=0.9, pad=0.02)
-    if values.size > 120:
+    if values.size > 120 or not written:
         return
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
-            dark = sum(mpl.colormaps[cmap](image.norm(value))[:3]) < 1.4
+            dark = sum(mpl.colormaps[HEAT](image.norm(value))[:3]) < 1.4
             ax.text(j, i, f"{value:.2g}", ha="center", va="center", color="white" if dark else "black", fontsize=7)

@@ -6,7 +6,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
+import torch
+import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
@@ -28,6 +31,8 @@ _WIDE = 30.0
 """Ratio of the largest to the smallest value from which a scale is logarithmic."""
 _TOP = 16
 """Channels shown by name."""
+_FINE = 320
+"""Pixels that a small picture is brought to, so that the map over it is smooth."""
 _LABELLED = 48
 """Units up to which every one is named."""
 
@@ -53,7 +58,9 @@ def deviation(d: Diagnosis, path: Where = None) -> Figure:
         ax.set_xlim(left=0)
     ax.grid(axis="x")
     listed(ax, names, set(d.ranking[:1]))
-    ax.set_xlabel("relative deviation  ‖a* − â‖ / ‖â‖")
+    ax.set_xlabel(
+        "relative deviation  ‖a* − â‖ / ‖â‖\ndot: mean, stroke: median, bar: middle half, line: 5 to 95 % of samples"
+    )
     title = f"How far features are from what the label needs ({len(moved)} samples)"
     ax.set_title(title + (f"\nlikeliest place of the fault: {d.ranking[0]}" if d.ranking else ""))
     return figure
@@ -144,8 +151,7 @@ def positions(d: Diagnosis, layer: str, path: Where = None) -> Figure:
     if f.positions.size == 0:
         raise OptionError(f"{layer!r} is a vector: it has channels, but no positions")
     values, extra = _field(d, f)
-    share = f", {extra:.1%} of it at class tokens" if extra > 0 else ""
-    title = f"Where {layer} is to be corrected{share}"
+    title = f"Where {layer} is to be corrected" + (f"\n{extra:.1%} of it at class tokens" if extra > 0 else "")
     if values.ndim == 1 or min(values.shape) == 1:
         figure = sheet(6.4, 2.2)
         ax = figure.subplots()
@@ -156,7 +162,7 @@ def positions(d: Diagnosis, layer: str, path: Where = None) -> Figure:
     else:
         figure = sheet(4.4, 3.4)
         ax = figure.subplots()
-        heat(ax, values, "share of ‖a* − â‖²")
+        heat(ax, values, "share of ‖a* − â‖²", written=False)
         ax.set_xticks([])
         ax.set_yticks([])
     ax.set_title(title)
@@ -174,7 +180,9 @@ def responses(d: Diagnosis, sample: int, layers: Sequence[str] | None = None, pa
     for name in names:
         if name not in shown.responses:
             raise UnknownLayerError(name, list(shown.responses))
-    figure = sheet(8.0, 0.75 + 1.95 * max(len(names), 1))
+    first = shown.image if shown.image is not None else np.zeros((3, 4))
+    tall = min(max(first.shape[0] / first.shape[1], 0.6), 1.2)
+    figure = sheet(8.0, 0.7 + (1.85 * tall + 0.15) * max(len(names), 1))
     grid = figure.subplots(max(len(names), 1), 4, squeeze=False)
     label, predicted = class_name(d, shown.label), class_name(d, shown.predicted)
     says, needs = (f": {predicted}" if predicted else ""), (f": {label}" if label else "")
@@ -300,8 +308,15 @@ def _response(ax: Axes, found: Array, image: Array | None) -> None:
     if image is None:
         ax.imshow(found, cmap=GLOW, vmin=0, vmax=1)
         return
-    h, w = image.shape[:2]
-    grey = image.astype(float) @ [0.299, 0.587, 0.114]
-    ax.imshow(grey, cmap="gray", vmin=0, vmax=255)
-    extent = (-0.5, w - 0.5, h - 0.5, -0.5)
-    ax.imshow(found, cmap=GLOW, vmin=0, vmax=1, alpha=0.6, extent=extent, interpolation="bilinear", aspect="equal")
+    ax.imshow(_laid_over(found, image))
+
+
+def _laid_over(found: Array, image: Array) -> Array:
+    """The map in colours over the picture in grey, (h', w', 3) in [0, 1]: the stronger the response, the more of it."""
+    times = max(1, round(_FINE / max(image.shape[:2])))
+    grey = (image.astype(float) @ [0.299, 0.587, 0.114] / 255).repeat(times, 0).repeat(times, 1)[..., None]
+    small = torch.as_tensor(np.ascontiguousarray(found, float))[None, None]
+    large = F.interpolate(small, grey.shape[:2], mode="bilinear", align_corners=False)[0, 0].numpy()[..., None]
+    weight = 0.25 + 0.5 * large
+    laid: Array = (1 - weight) * grey + weight * mpl.colormaps[GLOW](large[..., 0])[..., :3]
+    return laid
