@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
 import torch
 from captum.attr import LayerGradCam
 from torch import Tensor, nn
-from transformers import ViTConfig, ViTForImageClassification
 
 import frpt
 from frpt.diagnose.maps import grad_cam, picture, responses
+from tests.diagnose.nets import hugging_face, made, simple_cnn
 from tests.models import Planner, ResNet, Segmenter, ViT
-
-
-def hugging_face() -> nn.Module:
-    config = ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=(16, 24),
-        patch_size=4, num_labels=5,
-    )  # fmt: skip
-    return ViTForImageClassification(config)
-
-
-SHAPES = {"cnn": (3, 32, 32), "resnet": (3, 16, 16), "vit": (3, 16, 16), "hf": (3, 16, 24)}
-MODELS = {"cnn": lambda: frpt.zoo.simple_cnn("cifar10"), "resnet": ResNet, "vit": ViT, "hf": hugging_face}
-
-
-@cache
-def made(name: str) -> tuple[nn.Module, Tensor, frpt.Reverser]:
-    torch.manual_seed(0)
-    model = MODELS[name]()
-    for m in model.modules():
-        if isinstance(m, nn.BatchNorm2d):
-            nn.init.normal_(m.running_mean, std=0.1)  # type: ignore[arg-type]
-    x = torch.randn(4, *SHAPES[name])
-    return model.eval(), x, frpt.Reverser(model.eval(), x)
 
 
 def near(found: Tensor, expected: Tensor, scale: Tensor | None = None) -> None:
@@ -48,14 +23,14 @@ def near(found: Tensor, expected: Tensor, scale: Tensor | None = None) -> None:
 
 
 CAPTUM = [
-    *[("cnn", layer, c) for layer in ("stage1", "stage2.0", "stage3") for c in (0, 7)],
-    *[("resnet", layer, c) for layer in ("stem.1", "layer1", "layer2.0.conv1", "layer2") for c in (1, 4)],
+    *[(simple_cnn, layer, c) for layer in ("stage1", "stage2.0", "stage3") for c in (0, 7)],
+    *[(ResNet, layer, c) for layer in ("stem.1", "layer1", "layer2.0.conv1", "layer2") for c in (1, 4)],
 ]
 
 
-@pytest.mark.parametrize(("name", "layer", "score"), CAPTUM)
-def test_grad_cam_is_captums(name: str, layer: str, score: int) -> None:
-    model, x, rev = made(name)
+@pytest.mark.parametrize(("factory", "layer", "score"), CAPTUM)
+def test_grad_cam_is_captums(factory: object, layer: str, score: int) -> None:
+    model, x, rev = made(factory)
     captum = LayerGradCam(model, model.get_submodule(layer))
     plain = captum.attribute(x, target=score, relu_attributions=False).detach().squeeze(1)
     near(grad_cam(rev, x, layer, score, relu=False), plain)
@@ -64,7 +39,7 @@ def test_grad_cam_is_captums(name: str, layer: str, score: int) -> None:
 
 
 def test_a_class_per_sample() -> None:
-    model, x, rev = made("cnn")
+    model, x, rev = made(simple_cnn)
     ids = torch.tensor([3, 0, 9, 3])
     expected = LayerGradCam(model, model.stage2).attribute(x, target=ids, relu_attributions=True)  # type: ignore
     near(grad_cam(rev, x, "stage2", ids), expected.detach().squeeze(1))
@@ -88,15 +63,15 @@ def hooked(model: nn.Module, x: Tensor, module: str, ids: Tensor, put: Tensor | 
 
 
 TOKENS = [
-    ("vit", "layers.0", (4, 4)),
-    ("vit", "layers.1.norm2", (4, 4)),
-    ("hf", "vit.layers.0", (4, 6)),
+    (ViT, "layers.0", (4, 4)),
+    (ViT, "layers.1.norm2", (4, 4)),
+    (hugging_face, "vit.layers.0", (4, 6)),
 ]
 
 
-@pytest.mark.parametrize(("name", "layer", "grid"), TOKENS)
-def test_tokens(name: str, layer: str, grid: tuple[int, int]) -> None:
-    model, x, rev = made(name)
+@pytest.mark.parametrize(("factory", "layer", "grid"), TOKENS)
+def test_tokens(factory: object, layer: str, grid: tuple[int, int]) -> None:
+    model, x, rev = made(factory)
     ids = torch.tensor([0, 4, 2, 1])
     a, g = hooked(model, x, layer, ids)
     expected = torch.stack([
@@ -105,9 +80,9 @@ def test_tokens(name: str, layer: str, grid: tuple[int, int]) -> None:
     near(grad_cam(rev, x, layer, ids), expected)
 
 
-def by_hand(name: str, layer: str, y: Tensor) -> list[tuple[Tensor, ...]]:
+def by_hand(factory: object, layer: str, y: Tensor) -> list[tuple[Tensor, ...]]:
     """(forward, reconstructed, difference) of every sample, from hooks and loops."""
-    model, x, rev = made(name)
+    model, x, rev = made(factory)
     rec = rev.reconstruct(x, y, at=layer)
     with torch.no_grad():
         predicted = model(x).argmax(1)
@@ -123,15 +98,15 @@ def by_hand(name: str, layer: str, y: Tensor) -> list[tuple[Tensor, ...]]:
     return result
 
 
-@pytest.mark.parametrize(("name", "layer"), [("cnn", "stage2"), ("resnet", "layer1")])
-def test_responses_follow_the_paper(name: str, layer: str) -> None:
-    model, x, rev = made(name)
+@pytest.mark.parametrize(("factory", "layer"), [(simple_cnn, "stage2"), (ResNet, "layer2")])
+def test_responses_follow_the_paper(factory: object, layer: str) -> None:
+    model, x, rev = made(factory)
     with torch.no_grad():
         out = model(x)
     y = (out.argmax(1) + torch.tensor([1, 2, 0, 1])) % out.shape[1]  # the third sample is right
     found = responses(rev, x, y, rev.reconstruct(x, y, at=[layer]))
     assert len(found) == len(x)
-    for sample, maps in zip(found, by_hand(name, layer, y), strict=True):
+    for sample, maps in zip(found, by_hand(factory, layer, y), strict=True):
         got = sample[layer]
         assert got.kind == "map"
         for array, expected in zip((got.forward, got.reconstructed, got.difference), maps, strict=True):
@@ -143,7 +118,7 @@ def test_responses_follow_the_paper(name: str, layer: str) -> None:
 
 
 def test_vectors_attribute_channels() -> None:
-    model, x, rev = made("cnn")
+    model, x, rev = made(simple_cnn)
     y = torch.tensor([1, 2, 3, 4])
     rec = rev.reconstruct(x, y, at="stage4")
     a, g = hooked(model, x, "stage4", y, rec.target)
@@ -159,7 +134,7 @@ def test_vectors_attribute_channels() -> None:
 
 
 def test_the_output_itself_is_a_layer() -> None:
-    _, x, rev = made("cnn")
+    _, x, rev = made(simple_cnn)
     y = torch.tensor([1, 2, 3, 4])
     for i, sample in enumerate(responses(rev, x, y, rev.reconstruct(x, y, at=["out"]))):
         assert set(np.flatnonzero(sample["out"].reconstructed)) <= {int(y[i])}
@@ -204,7 +179,7 @@ def test_labels_per_pixel() -> None:
 
 
 def test_the_model_is_untouched_also_after_failure() -> None:
-    model, x, rev = made("resnet")
+    model, x, rev = made(ResNet)
     model.train()
     try:
         before = {n: t.clone() for n, t in model.state_dict().items()}
@@ -222,7 +197,7 @@ def test_the_model_is_untouched_also_after_failure() -> None:
 
 
 def test_run_on_agrees_with_run() -> None:
-    _, x, rev = made("resnet")
+    _, x, rev = made(ResNet)
     value = torch.randn(4, 8, 8, 8)
     a, out = rev.run_on(x, "layer1", value)
     assert a.requires_grad

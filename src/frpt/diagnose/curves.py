@@ -88,8 +88,10 @@ def comparison(c: Compared, path: str | Path | None = None) -> Figure:
     right.set_xticks(range(len(others)), others)
     right.set_xlim(-0.6, len(others) - 0.4)
     right.grid(axis="y")
-    right.set_ylabel(f"{c.metric}, after the last epoch")
-    right.set_title(f"Minus {first}" + (", 95 % of the mean" if len(c.seeds) > 1 else ""))
+    interval = "\nseeds, and their mean with its 95 % interval" if len(c.seeds) > 1 else ""
+    right.set_ylabel(f"difference in {c.metric}")
+    right.set_xlabel(f"after the last epoch{interval}")
+    right.set_title(f"Minus {first}")
     return figure
 
 
