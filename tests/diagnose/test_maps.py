@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import frpt
 from frpt.diagnose.maps import grad_cam, picture, responses
-from tests.diagnose.nets import hugging_face, made, simple_cnn
+from tests.diagnose.nets import hugging_face, line, made, simple_cnn, solid
 from tests.models import Planner, ResNet, Segmenter, ViT
 
 
@@ -131,6 +131,32 @@ def test_vectors_attribute_channels() -> None:
             expected = feature * g[i]
             np.testing.assert_allclose(array, (expected / expected.abs().max()).numpy(), atol=1e-5)
             assert abs(np.abs(array).max() - 1) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("factory", "layer", "shape"), [(line, "1", (1, 10)), (solid, "2", (4, 5)), (hugging_face, "vit.layers.0", (4, 6))]
+)
+def test_maps_are_flat(factory: object, layer: str, shape: tuple[int, int]) -> None:
+    """A line is one row, a volume is seen through its depth, tokens lie where their patches were."""
+    _, x, rev = made(factory)
+    y = torch.tensor([0, 1, 2, 0])
+    rec = rev.reconstruct(x, y, at=[layer])
+    for i, sample in enumerate(responses(rev, x, y, rec)):
+        assert sample[layer].difference.shape == shape
+        cam = grad_cam(rev, x, layer, y, rec[layer].target)[i].double()
+        flat = cam.reshape(-1, *shape).mean(0)
+        expected = flat / flat.max() if flat.max() > 0 else flat
+        np.testing.assert_allclose(sample[layer].reconstructed, expected.numpy(), atol=1e-6)
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Tanh(), nn.Flatten(), nn.Linear(80, 4)).bfloat16().eval()
+    x = torch.randn(2, 3, 6, 6).bfloat16()
+    found = grad_cam(frpt.Reverser(model, x), x, "1", 2, relu=False)
+    a = model[1](model[0](x)).detach().float()
+    g = model[3].weight[2].detach().float().reshape(5, 4, 4)  # the score is linear in the feature
+    near(found, torch.einsum("c,bchw->bhw", g.mean((1, 2)), a))
 
 
 def test_the_output_itself_is_a_layer() -> None:

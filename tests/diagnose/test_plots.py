@@ -196,6 +196,16 @@ def test_what_is_not_there_is_said() -> None:
             draw()
 
 
+def test_long_names_and_long_paths() -> None:
+    """A deep network: names are cut in front, units without a layer are not named."""
+    long = "backbone.encoder.stages.3.blocks.11.attention.projection.output"
+    many = tuple(replace(u, name=f"unit{i}", layer=long if i == 70 else "") for i, u in enumerate(D.units * 10))
+    text = words(plots.trust(replace(D, units=many)))
+    assert "attention.projection.output]" in text
+    assert "unit3" not in text
+    assert long not in text
+
+
 def test_nothing_to_correct() -> None:
     """A network without errors has no deviation; the figures stay empty, and are figures."""
     nobody = replace(D.samples, corrected=np.zeros(12, bool))

@@ -66,9 +66,14 @@ def sheet(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def short(name: str, most: int) -> str:
+    """A name with its beginning left out where it is too long: the end tells layers apart."""
+    return name if len(name) <= most else "…" + name[1 - most :]
+
+
 def listed(ax: Axes, names: list[str], bold: set[str] | frozenset[str] = frozenset()) -> None:
     """Names down the vertical axis, the first on top."""
-    ax.set_yticks(range(len(names)), names)
+    ax.set_yticks(range(len(names)), [short(n, 44) for n in names])
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
     for label, name in zip(ax.get_yticklabels(), names, strict=True):

@@ -46,6 +46,8 @@ def grad_cam(
 
 def weighted(where: Axes, feature: Tensor, gradient: Tensor, relu: bool = True) -> Tensor:
     """Grad-CAM of a feature by a gradient, both (b, *where.shape): (b, *grid), or (b, c) for a vector."""
+    work = torch.promote_types(feature.dtype, torch.float32)
+    feature, gradient = feature.to(work), gradient.to(work)
     if where.kind == "vector":
         return where.split(gradient) * where.split(feature)
     mean = where.split(gradient).flatten(2).mean(2)

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
-from frpt.diagnose.canvas import BLUE, GLOW, GREY, ORANGE, RED, SKY, drawn, heat, listed, sheet
+from frpt.diagnose.canvas import BLUE, GLOW, GREY, ORANGE, RED, SKY, drawn, heat, listed, sheet, short
 from frpt.diagnose.curves import comparison, trajectory
 from frpt.diagnose.diagnosis import Array, Diagnosis, LayerFinding, Specimen
 from frpt.diagnose.tables import class_name
@@ -190,7 +190,7 @@ def responses(d: Diagnosis, sample: int, layers: Sequence[str] | None = None, pa
         ax.set_title(text)
     for row, name in zip(grid, names, strict=False):
         _input(row[0], shown)
-        row[0].set_ylabel(name, fontweight="bold")
+        row[0].set_ylabel(short(name, 26), fontweight="bold")
         r = shown.responses[name]
         for ax, found in zip(row[1:], (r.forward, r.reconstructed, r.difference), strict=True):
             _response(ax, found, shown.image)
