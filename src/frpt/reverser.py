@@ -8,6 +8,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Node
 
 from frpt.embed import Embed, Embedder
 from frpt.errors import InputError, IrreversibleError, OptionError
@@ -18,6 +19,7 @@ from frpt.graph.plan import Choice, Plan, Unit, make_plan, shape_text
 from frpt.presets import Preset
 from frpt.presets import preset as preset_of
 from frpt.reconstruction import Reconstruction
+from frpt.record import Record
 from frpt.rules import rule_for
 from frpt.samples import Samples
 from frpt.walk import Network, Walk, check_weights, pads_next, planned_call
@@ -108,6 +110,10 @@ class Reverser:
         inside = [] if samples == Samples() else [samples.outer, samples.inner]
         return tuple(int(n) for n in [*shape[: samples.dim], *inside, *shape[samples.dim + 1 :]])
 
+    def node(self, at: str) -> tuple[Captured, Node]:
+        """The captured graph of the example inputs, and the layer's node in it."""
+        return self._example.captured, self._example.names[at]
+
     def plan(self, at: str) -> Plan:
         """The reverse path to a layer, checked whole; print it for the table."""
         return self._plan(self._example, at)
@@ -165,6 +171,27 @@ class Reverser:
             given[node] = value.to(recorded)
             out: Tensor = captured.run(captured.nodes, given, {captured.output}, inputs.batch)[captured.output]
         return out
+
+    def run_on(
+        self, x: InputLike, at: str, value: Tensor | None = None, *, kwargs: Mapping[str, Any] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(a, out): the layer's value, or ``value`` instead, and the output from it on, differentiable by ``a``."""
+        inputs = Inputs.of(x, kwargs)
+        with eval_mode(self.model):
+            found = self._capture(inputs)
+            captured, node = found.captured, found.names[at]
+            active = captured.downstream({node})
+            side = {i for n in active for i in n.all_input_nodes} - active | {node}
+            with torch.no_grad():
+                held = Record(captured, inputs, side).values
+            if value is not None and value.shape != held[node].shape:
+                raise InputError(f"{at!r} has shape {tuple(held[node].shape)}, got a value of {tuple(value.shape)}")
+            with torch.enable_grad():
+                a = held[node].detach() if value is None else value.detach().to(held[node])
+                held[node] = a = a.clone().requires_grad_()
+                rest = [n for n in captured.nodes if n in active]
+                out: Tensor = captured.run(rest, held, {captured.output}, inputs.batch)[captured.output]
+        return a, out
 
     def _capture(self, inputs: Inputs) -> Network:
         """The capture for inputs of this kind; models that fix the batch size are captured once per size."""
