@@ -88,7 +88,7 @@ def comparison(c: Compared, path: str | Path | None = None) -> Figure:
     right.set_xticks(range(len(others)), others)
     right.set_xlim(-0.6, len(others) - 0.4)
     right.grid(axis="y")
-    interval = "\nseeds, and their mean with its 95 % interval" if len(c.seeds) > 1 else ""
+    interval = "\nseeds, mean and its 95 % interval" if len(c.seeds) > 1 else ""
     right.set_ylabel(f"difference in {c.metric}")
     right.set_xlabel(f"after the last epoch{interval}")
     right.set_title(f"Minus {first}")
