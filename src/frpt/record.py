@@ -31,7 +31,7 @@ class Record:
         self.batch = inputs.batch
         keep, given = set(nodes), captured.given(inputs)
         given |= {node: value.to(node.meta["val"].dtype) for node, value in (known or {}).items()}
-        self.values = captured.run(_needed(captured, keep, set(given)), given, keep, self.batch)
+        self.values = captured.run(needed(captured, keep, set(given)), given, keep, self.batch)
 
     def samples(self, node: Node) -> Samples:
         samples = self.captured.samples(node)
@@ -89,7 +89,7 @@ class Record:
                 )
 
 
-def _needed(captured: Captured, keep: set[Node], known: set[Node]) -> list[Node]:
+def needed(captured: Captured, keep: set[Node], known: set[Node]) -> list[Node]:
     """The nodes to run, in order, for the values of ``keep`` from known ones."""
     found: set[Node] = set()
     stack = list(keep)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, overload
 
@@ -110,9 +112,10 @@ class Reverser:
         inside = [] if samples == Samples() else [samples.outer, samples.inner]
         return tuple(int(n) for n in [*shape[: samples.dim], *inside, *shape[samples.dim + 1 :]])
 
-    def node(self, at: str) -> tuple[Captured, Node]:
-        """The captured graph of the example inputs, and the layer's node in it."""
-        return self._example.captured, self._example.names[at]
+    def node(self, at: str, inputs: Inputs | None = None) -> tuple[Captured, Node]:
+        """The captured graph of some inputs (the example's), and the layer's node in it."""
+        found = self._example if inputs is None else self._capture(inputs)
+        return found.captured, found.names[at]
 
     def plan(self, at: str) -> Plan:
         """The reverse path to a layer, checked whole; print it for the table."""
@@ -136,13 +139,20 @@ class Reverser:
         inputs = Inputs.of(x, kwargs)
         inputs.check_finite()
         warn_if_training(self.model)
-        with eval_mode(self.model), torch.no_grad():
-            found = self._capture(inputs)
-            layers = [at] if isinstance(at, str) else list(at)
-            plans = [self._plan(found, name) for name in layers]
-            walk = Walk(found, self.preset, self.embedder, inputs, plans, torch.as_tensor(y))
+        with self.walking(inputs, y, [at] if isinstance(at, str) else at) as (walk, plans):
             results = {plan.layer: walk.to(plan) for plan in plans}
         return results[at] if isinstance(at, str) else results
+
+    @contextmanager
+    def walking(
+        self, inputs: Inputs, y: Tensor, layers: Sequence[str], closing: bool = True
+    ) -> Iterator[tuple[Walk, list[Plan]]]:
+        """A batch recorded, with the plans to some layers; closing: with the step that ends a walk, if there is one."""
+        with eval_mode(self.model), torch.no_grad():
+            found = self._capture(inputs)
+            plans = [self._plan(found, name) for name in layers]
+            preset = self.preset if closing else replace(self.preset, closing=None)
+            yield Walk(found, preset, self.embedder, inputs, plans, torch.as_tensor(y)), plans
 
     def reconstruct_from(
         self, x: InputLike, y: Tensor, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None

@@ -86,17 +86,17 @@ class Walk:
         output = self.values[self.captured.output]
         self._check_finite({n for p in plans for n in (p.at, *(u.sink for u in p.units))})
         self.embedder, self.y = embedder, y.to(output.device)
-        target = self._embed(output)
+        self.target = target = self._embed(output)
         samples = self.record.samples(self.captured.output)
         self.corrected = samples.rows(target != output).any(1)
         self.index = self.corrected.nonzero().squeeze(1)
         self.dtype = self.preset.solver.dtype
-        self._start = samples.take(target, self.index).to(self.dtype)
+        self.start = samples.take(target, self.index).to(self.dtype)
         self._reports: dict[tuple[Node, ...], UnitReport] = {}
         self._targets: dict[tuple[Node, ...], tuple[Tensor, Tensor]] = {
-            (self.captured.output,): (self._start, self.index)
+            (self.captured.output,): (self.start, self.index)
         }
-        closes = preset.closing is not None and all(p.whole is not None and p.closable for p in plans)
+        closes = preset.closing is not None and all(p.closable for p in plans if p.whole is not None)
         self.preset = replace(preset, lost=_LOST) if closes else preset
 
     def to(self, plan: Plan) -> Reconstruction:
@@ -111,7 +111,7 @@ class Walk:
             if len(index) == 0:
                 break
             if key not in self._targets:
-                solution = self._solve(unit, target, index)
+                solution = self.solve(unit, target, index)
                 lost = (solution.ccp > self.preset.lost * solution.ccp_before) & (solution.ccp > _SLIGHT)
                 rows = (~lost).nonzero().squeeze(1)
                 self._targets[key] = (self.record.samples(unit.source).take(solution.value, rows), index[rows])
@@ -146,7 +146,7 @@ class Walk:
         path = plan.whole
         if path is None:
             return found, torch.ones(len(self.index), dtype=torch.float64, device=found.device), None
-        problem, at, block = self._problem(path, self._start, self.index, self.preset.closing)
+        problem, at, block = self._problem(path, self.start, self.index, self.preset.closing)
         limit = self.preset.solver.closing_iterations
         problem = replace(problem, options=replace(problem.options, iterations=limit))
         everyone = torch.arange(len(self.index), device=found.device)
@@ -164,7 +164,7 @@ class Walk:
             self.record.taken(path.source, self.index),
             self.record.taken(path.sink, self.index),
             at.output.back(reached),
-            self._start,
+            self.start,
             at,
         )
         report = UnitReport.of(path, solution, self.index, self.batch)
@@ -187,7 +187,7 @@ class Walk:
         """The output target of the whole batch, or of the samples ``rows``."""
         return self.embedder(output, self.y if rows is None else self.y[rows])
 
-    def _solve(self, unit: Unit, target: Tensor, index: Tensor) -> Solution:
+    def solve(self, unit: Unit, target: Tensor, index: Tensor) -> Solution:
         """One unit, for the samples ``index``."""
         at = Measure(self.record.samples(unit.source), self.record.samples(unit.sink))
         anchor, output = self.record.taken(unit.source, index), self.record.taken(unit.sink, index)

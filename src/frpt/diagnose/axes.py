@@ -53,6 +53,13 @@ class Axes:
         """How many there are."""
         return math.prod(self.shape) if self.kind == "vector" else self.shape[self.channel]
 
+    @property
+    def sites(self) -> tuple[int, ...]:
+        """Sizes of the positions, class and register tokens among them: those of ``split`` but the first two."""
+        if self.kind == "vector":
+            return (0,)
+        return self.grid if self.kind == "map" else (math.prod(self.shape[i] for i in self.positions),)
+
     def split(self, front: Tensor) -> Tensor:
         """(b, *shape), as ``rev.samples(at).front`` has it, as (b, c, p…); (b, c) for a vector, (b, c, t) for tokens.
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from scipy import stats
-from torch import Tensor, nn
+from torch import nn
 
 from frpt.diagnose.checkpoints import Checkpoint, named, weights
 from frpt.diagnose.diagnosis import Array
-from frpt.embed import Embed, class_dim
+from frpt.diagnose.progress import advance, progress_bar
+from frpt.diagnose.score import scored
+from frpt.embed import Embed
 from frpt.errors import OptionError, UnknownLayerError
 from frpt.graph.inputs import Picker
 from frpt.graph.names import OUTPUT
@@ -124,7 +125,7 @@ def along_training(
     example = next(iter(source.batches([range(min(batch_size, source.count))], batch_size)))[1]
     options = {"preset": preset, "embed": embed, "margin": margin, "output": output, "class_dim": class_dim}
     measured = []
-    with _bar(progress) as bar:
+    with progress_bar(progress) as bar:
         task = bar.add_task("", total=len(given) * source.count, rate="")
         for name, checkpoint in given.items():
             bar.update(task, description=name)
@@ -158,33 +159,11 @@ class _Sums:
 def _measure(rev: Reverser, source: Source, layers: list[str], batch_size: int, bar: Progress) -> _Sums:
     sums = _Sums(deviations=dict.fromkeys(layers, 0.0))
     for part, x, y in source.batches([range(source.count)], batch_size):
-        found = {OUTPUT: rev.reconstruct(x, y, at=OUTPUT)}  # apart: a sweep with the output in it walks differently
-        if rest := [n for n in layers if n != OUTPUT]:
-            found |= rev.reconstruct(x, y, at=rest)
-        sums.name, values = _score(rev, found[OUTPUT].anchor, y)
+        found = rev.reconstruct(x, y, at=[OUTPUT, *(n for n in layers if n != OUTPUT)])
+        sums.name, values = scored(rev, found[OUTPUT].anchor, y)
         sums.total, sums.seen = sums.total + float(values.sum()), sums.seen + len(part)
         sums.corrected += int(found[OUTPUT].corrected.sum())
         for layer in layers:
             sums.deviations[layer] += float(found[layer].deviation[found[layer].corrected].sum())
-        speed = bar.tasks[0].speed
-        bar.update(bar.tasks[0].id, advance=len(part), rate=f"{speed:,.0f} samples/s" if speed else "")
+        advance(bar, len(part))
     return sums
-
-
-def _score(rev: Reverser, out: Tensor, y: Tensor) -> tuple[str, Tensor]:
-    """(b,): the share of each sample's labels that are met; its mean squared error where labels are no class ids."""
-    y = y.to(out.device)
-    if y.is_floating_point() or y.shape == out.shape:
-        return "mse", (out.double() - y.double()).square().flatten(1).mean(1)
-    axis = class_dim(out, y) if rev.embedder.class_dim is None else rev.embedder.class_dim
-    counts = (y != rev.embedder.ignore_index).reshape(len(y), -1)
-    hit = (out.argmax(axis) == y).reshape(len(y), -1) & counts
-    return "accuracy", hit.sum(1).double() / counts.sum(1).clamp_min(1)
-
-
-def _bar(shown: bool) -> Progress:
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
-    )  # fmt: skip
-    return Progress(*columns, console=Console(stderr=True), disable=not shown)

@@ -140,7 +140,7 @@ class Captured:
 
     def _named(self, nodes: set[Node]) -> list[str]:
         """Weights among the nodes as the model names them, in its order; of tied ones the first name."""
-        held = {id(self._held(n)) for n in nodes if n in self.weights}
+        held = {id(self.held(n)) for n in nodes if n in self.weights}
         named = [*self.model.named_parameters(), *self.model.named_buffers()]
         return [name for name, tensor in named if id(tensor) in held]
 
@@ -164,9 +164,10 @@ class Captured:
 
     def weight(self, node: Node) -> Tensor:
         """The model's present parameter or buffer behind a placeholder."""
-        return self._held(node).detach()
+        return self.held(node).detach()
 
-    def _held(self, node: Node) -> Tensor:
+    def held(self, node: Node) -> Tensor:
+        """The same as the very object the model holds."""
         path, _, name = self.weights[node].rpartition(".")
         tensor: Tensor = getattr(self.model.get_submodule(path), name)
         return tensor

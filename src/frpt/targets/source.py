@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -11,10 +12,12 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset
 
 from frpt.errors import DataError, InputError
+from frpt.reverser import Reverser
 from frpt.targets.fingerprint import label_bytes, sha256_of_item, sha256_of_labels
 from frpt.targets.manifest import ShardInfo
 
 _LOOKS = 16
+_BATCH_BYTES = 64 * 2**20
 
 
 class Source:
@@ -95,6 +98,14 @@ def spread(count: int, most: int) -> list[int]:
     """Up to ``most`` numbers below ``count``, evenly spaced, the first and the last among them."""
     few = min(count, most)
     return sorted({round(i * (count - 1) / max(few - 1, 1)) for i in range(few)})
+
+
+def fitting_batch(rev: Reverser, source: Source, layers: Sequence[str], most: int = 2048) -> int:
+    """A power of two, up to 2048 or ``most`` (at least 64): about 64 MiB of inputs and features."""
+    inputs = [leaf for leaf in pytree.tree_leaves(source.item(0)[0]) if isinstance(leaf, Tensor)]
+    size = sum(t.nbytes for t in inputs) + sum(4 * prod(rev.sample_shape(name)) for name in layers)
+    fitting = min(max(_BATCH_BYTES // max(size, 1), 16), 2048, max(most, 64))
+    return 1 << (int(fitting).bit_length() - 1)
 
 
 def changed_data(source: Source, shards: Sequence[ShardInfo]) -> list[str]:

@@ -6,14 +6,12 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from frpt.errors import InputError, NonFiniteError, OptionError, StoreMismatchError
 from frpt.reconstruction import Reconstruction
@@ -40,14 +38,13 @@ from frpt.targets.manifest import (
     shard_name,
 )
 from frpt.targets.progress import WriteProgress
-from frpt.targets.source import Source, changed_data, spread
+from frpt.targets.source import Source, changed_data, fitting_batch, spread
 from frpt.targets.store import CORRECTED, TargetStore, key_of
 
 _SHARD_BYTES = 64 * 2**20
 _SHARD_BATCHES = 64
 _LEAST_SHARDS = 8
 _LOOK = 1024
-_BATCH_BYTES = 64 * 2**20
 
 
 def write_targets(
@@ -80,7 +77,8 @@ def write_targets(
         rev.plan(layer)
     source.check_stable()
     begun = load_manifest(path) if (path / FILE).exists() else None
-    together = batch_size or (begun.batch_size if begun is not None else _batch_size(rev, source, layers))
+    together = batch_size or (begun.batch_size if begun is not None else None)
+    together = together or fitting_batch(rev, source, layers, source.count // _LEAST_SHARDS)
     chosen = _mode(rev, source, mode, together, begun)
     wanted = describe(rev, source.count, layers, chosen, dtype, together, shard_size)
     try:
@@ -249,14 +247,6 @@ def _mode(rev: Reverser, source: Source, mode: Mode | Literal["auto"], batch_siz
         int(rev.reconstruct(x, y, at="out").corrected.sum()) for _, x, y in source.batches([looked], batch_size)
     )
     return "delta" if 2 * corrected <= len(looked) else "dense"
-
-
-def _batch_size(rev: Reverser, source: Source, layers: Sequence[str]) -> int:
-    """A power of two up to 2048: about 64 MiB of inputs and features, and eight shards where samples suffice."""
-    inputs = [leaf for leaf in pytree.tree_leaves(source.item(0)[0]) if isinstance(leaf, Tensor)]
-    size = sum(t.nbytes for t in inputs) + sum(4 * prod(rev.sample_shape(name)) for name in layers)
-    fitting = min(max(_BATCH_BYTES // max(size, 1), 16), 2048, max(source.count // _LEAST_SHARDS, 64))
-    return 1 << (int(fitting).bit_length() - 1)
 
 
 def _shard_size(count: int, sample_bytes: int, batch_size: int) -> int:

@@ -1,0 +1,86 @@
+"""Sums over batches: what a diagnosis keeps of a data set. Features are never kept, only numbers per sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from frpt.diagnose.axes import Axes
+from frpt.diagnose.diagnosis import Array, SampleTable
+from frpt.reconstruction import Reconstruction
+from frpt.samples import Samples
+
+
+class LayerTally:
+    """One layer, over the samples that need a correction. Shares of ‖a* − â‖² per channel, class and position."""
+
+    def __init__(self, where: Axes, samples: Samples, classes: int) -> None:
+        self.where, self.samples = where, samples
+        self.by_class = np.zeros((classes, where.channels))
+        self.per_class = np.zeros(classes)
+        self.channels = np.zeros(where.channels)
+        self.positions = np.zeros(where.sites)
+        self.count = 0
+
+    def add(self, rec: Reconstruction, labels: Tensor | None) -> None:
+        """One batch. labels: (b,) class ids, or None."""
+        rows = rec.corrected.nonzero().squeeze(1)
+        if len(rows) == 0:
+            return
+        channels, positions = self.shares(rec, rows)
+        self.channels += channels.sum(0).cpu().numpy()
+        if self.positions.size:
+            self.positions += positions.sum(0).reshape(self.positions.shape).cpu().numpy()
+        self.count += len(rows)
+        if labels is not None and len(self.per_class):
+            ids = labels[rows].cpu()
+            np.add.at(self.by_class, ids.numpy(), channels.cpu().numpy())
+            np.add.at(self.per_class, ids.numpy(), 1)
+
+    def shares(self, rec: Reconstruction, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(k, channels) and (k, positions) of some samples, each summing to one."""
+        moved = self.samples.take(rec.target, rows) - self.samples.take(rec.anchor, rows).to(rec.target)
+        power = self.where.split(self.samples.front(moved)).double().square()
+        power = power.reshape(len(rows), self.where.channels, -1)
+        power = power / power.sum((1, 2), keepdim=True).clamp_min(1e-300)
+        return power.sum(2), power.sum(1)
+
+    def mean_channels(self) -> Array:
+        return self.channels / max(self.count, 1)
+
+    def mean_by_class(self) -> Array:
+        return self.by_class / np.maximum(self.per_class, 1)[:, None]
+
+    def mean_positions(self) -> Array:
+        return self.positions / max(self.count, 1)
+
+
+class SampleTally:
+    """Numbers per sample, batch by batch."""
+
+    def __init__(self, layers: Sequence[str]) -> None:
+        self.layers = list(layers)
+        self._parts: dict[str, list[Array]] = {}
+
+    def add(
+        self, index: Sequence[int], labels: Tensor | None, predicted: Tensor | None, found: Mapping[str, Reconstruction]
+    ) -> None:
+        """labels, predicted: (b,) class ids; None where there are none."""
+        none = torch.full((len(index),), -1)
+        recs = [found[name] for name in self.layers]
+        row = {
+            "index": torch.as_tensor(list(index)),
+            "label": none if labels is None else labels,
+            "predicted": none if predicted is None else predicted,
+            "corrected": recs[0].corrected,
+            "deviation": torch.stack([r.deviation.float() for r in recs], 1),
+            "closed": torch.stack([r.closed.float() for r in recs], 1),
+        }
+        for name, value in row.items():
+            self._parts.setdefault(name, []).append(value.cpu().numpy())
+
+    def table(self) -> SampleTable:
+        return SampleTable(**{name: np.concatenate(parts) for name, parts in self._parts.items()})

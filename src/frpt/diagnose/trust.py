@@ -1,0 +1,164 @@
+"""Can a reconstructed feature be trusted? Theorem 2's error bound with measured ρ and ε, and the conditioning of units.
+
+Down the reverse path, per sample:  e_k ≤ ρ_k e_{k+1} + ε_k,  with e = 0 at the output, whose target is exact.
+
+ρ: how far a small random change ξ of a unit's target moves its answer, ‖R(t + ξ) − R(t)‖/‖ξ‖, the largest of a few.
+ε: a unit's answer a is the ideal answer for the target Φ(a), so its own error is at most  ρ ‖Φ(a) − t‖.
+A target that ends in a closing step is bounded by that step alone: the whole path is its only unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from frpt.diagnose.diagnosis import Advice, LayerFinding, UnitFinding
+from frpt.graph.inputs import Inputs
+from frpt.graph.plan import Plan, Unit
+from frpt.reverser import Reverser
+from frpt.rules.conv import convolution
+from frpt.samples import relative
+from frpt.solvers.base import Solution
+from frpt.solvers.torus import Torus, fitting
+from frpt.walk import Walk, planned_call
+
+CLOSED, BOUND = 0.9, 0.5
+"""A layer is trusted where this much of the residual is closed, and at most this share of the correction is error."""
+_PROBES = 2
+_SHIFT = 0.1
+"""Size of ξ, relative to the change the target asks for."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """units: the path to the deepest layer. bounds: layer → median bound of its target, relative to ‖a* − â‖."""
+
+    units: tuple[UnitFinding, ...]
+    bounds: dict[str, float]
+
+
+def trust(rev: Reverser, x: Any, y: Tensor, layers: Sequence[str], seed: int = 0) -> Trust:
+    """Measure the way back for some samples, all of which need a correction. layers: output first."""
+    inputs, g = Inputs.of(x), torch.Generator().manual_seed(seed)
+    deepest = max(layers, key=lambda name: len(rev.plan(name)))
+    with rev.walking(inputs, y, [deepest], closing=False) as (walk, (plan,)):
+        units = _units(walk, plan, {rev.node(n, inputs)[1]: n for n in layers}, g)
+    bounds = {u.layer: u.bound for u in units if u.layer} | {"out": 0.0}
+    if rev.preset.closing is not None:
+        bounds |= {n: b for n in layers if (b := _path_bound(rev, inputs, y, n, g)) is not None}
+    return Trust(tuple(units), {n: bounds.get(n, float("nan")) for n in layers})
+
+
+def advise(layers: Sequence[LayerFinding]) -> Advice:
+    """The layers from the output on that all can be trusted. layers: output first."""
+    trusted: list[LayerFinding] = []
+    for found in layers:
+        if not (found.closed >= CLOSED and found.bound <= BOUND):
+            break
+        trusted.append(found)
+    inner = [f for f in trusted if f.depth > 0]
+    if not inner:
+        first = next((f for f in layers if f.depth > 0), None)
+        return Advice((), "no inner layer was diagnosed" if first is None else f"not even {_why_not(first)}")
+    worst = max(inner, key=lambda f: f.bound)
+    reason = (
+        f"down to {inner[-1].name!r} at least {100 * min(f.closed for f in inner):.1f} % of the output's residual is "
+        f"closed, and the error of the target is at most {worst.bound:.2g} of the correction"
+    )
+    if len(trusted) < len(layers):
+        reason += "; " + _why_not(layers[len(trusted)])
+    return Advice(tuple(f.name for f in inner), reason)
+
+
+def _why_not(found: LayerFinding) -> str:
+    if not found.closed >= CLOSED:
+        return f"at {found.name!r} only {100 * found.closed:.1f} % of the residual is closed"
+    return f"at {found.name!r} the error may be {found.bound:.2g} of the correction"
+
+
+def _units(walk: Walk, plan: Plan, names: dict[Any, str], g: torch.Generator) -> list[UnitFinding]:
+    """Walk back unit by unit, each one solved again for a few targets near by."""
+    found, (target, index) = [], (walk.start, walk.index)
+    error = torch.zeros(len(index), dtype=torch.float64, device=target.device)
+    for unit in plan.units:
+        out, into = walk.record.samples(unit.sink), walk.record.samples(unit.source)
+        solution = walk.solve(unit, target, index)
+        wanted = out.norm(target.double() - walk.record.taken(unit.sink, index).double())
+        rho = torch.zeros_like(error)
+        for _ in range(_PROBES):
+            noise = torch.randn(target.shape, generator=g, dtype=torch.float64).to(target)
+            noise = noise * out.over(_SHIFT * relative(wanted, out.norm(noise)), noise).to(noise)
+            moved = walk.solve(unit, target + noise, index).value
+            rho = torch.maximum(rho, relative(into.norm(moved.double() - solution.value.double()), out.norm(noise)))
+        own = rho * solution.ccp * out.norm(target)
+        error = rho * error + own
+        size = solution.deviation * into.norm(walk.record.taken(unit.source, index))
+        errors = [_over(e, size) for e in (own, error)]
+        found.append(_finding(unit, names.get(unit.source, ""), solution, [rho, *errors], _singular(walk, unit)))
+        target = solution.value
+    return found
+
+
+def _path_bound(rev: Reverser, inputs: Inputs, y: Tensor, layer: str, g: torch.Generator) -> float | None:
+    """The bound of what ``reconstruct`` returns for a layer, the whole path its only unit. None at the output."""
+    with rev.walking(inputs, y, [layer]) as (walk, (plan,)):
+        if plan.whole is None or len(walk.index) == 0:
+            return None
+        first = walk.to(plan)
+        start = walk.target
+        samples, into = walk.record.samples(plan.whole.sink), walk.record.samples(plan.at)
+        output = walk.values[plan.whole.sink]
+    wanted = samples.norm(start.double() - output.double())
+    noise = torch.randn(start.shape, generator=g, dtype=torch.float64).to(start)
+    noise = noise * samples.over(_SHIFT * relative(wanted, samples.norm(noise)), noise).to(noise)
+    with rev.walking(inputs, start + noise, [layer]) as (walk, (plan,)):
+        moved = walk.to(plan)
+    rho = relative(into.norm(moved.target.double() - first.target.double()), samples.norm(noise))
+    size = into.norm(first.target.double() - first.anchor.double())
+    error = rho * (1 - first.closed) * wanted
+    return _median(_over(error, size)[first.corrected])
+
+
+def _over(error: Tensor, size: Tensor) -> Tensor:
+    """An error relative to the correction; no correction with an error is all error: infinite."""
+    return torch.where(error > 0, error / size.clamp_min(1e-300), 0.0)
+
+
+def _median(values: Tensor) -> float:
+    return float(values.median()) if len(values) else 0.0
+
+
+def _finding(
+    unit: Unit, layer: str, s: Solution, errors: Sequence[Tensor], singular: tuple[float, float]
+) -> UnitFinding:
+    """errors: ρ, ε and the bound, per sample."""
+    means = [float(v.double().mean()) for v in (s.ccp_before, s.ccp, s.fallback, s.iterations, s.deviation)]
+    before, ccp, fallback, iterations, deviation = means
+    rho, own, bound = map(_median, errors)
+    return UnitFinding(
+        unit.name, unit.path, unit.op, unit.choice.rule, layer, before, ccp, float(s.ccp.max()), fallback, iterations,
+        deviation, rho, own, bound, *singular,
+    )  # fmt: skip
+
+
+def _singular(walk: Walk, unit: Unit) -> tuple[float, float]:
+    """Largest and smallest singular value of a linear or convolutional unit; NaN for others."""
+    nan = float("nan")
+    call = None if unit.composite else planned_call(unit, lambda n: walk.record.side(n, walk.index, len(walk.index)))
+    weight = None if call is None else call.args.get("weight")
+    if call is None or not isinstance(weight, Tensor):
+        return nan, nan
+    if unit.choice.rule == "linear" and weight.dim() == 2:
+        values: Tensor = torch.linalg.svdvals(weight.double())
+    elif unit.choice.rule == "conv":
+        conv = convolution(call, weight.double())
+        values = Torus(conv, fitting(conv)).singular_values
+    elif "running_var" in call.args:
+        values = (weight.double() / (call.args["running_var"].double() + float(call.args["eps"])).sqrt()).abs()
+    else:
+        return nan, nan
+    return float(values.max()), float(values.min())
