@@ -20,8 +20,8 @@ from frpt.solvers.composite import Answer, Problem, in_parts, row_norm
 _STEPS = 10
 _TOGETHER = 512
 """Samples times outputs up to which a pass costs mostly its calls."""
-_COPIES = 4
-"""Tensors of a Jacobian's size alive at one time: rows as pulled, their stack, its free entries, their product."""
+_COPIES = 3
+"""Tensors of a Jacobian's size alive at one time: it, what its making and its products take."""
 _LENGTHS = (1.0, 0.5, 0.2)
 _ROUNDS = 3
 """Looks at which entries sit on a bound."""
@@ -84,8 +84,10 @@ def _rows(problem: Problem, state: _State) -> Tensor:
     if together:
         (pulled,) = torch.autograd.grad(out, point, units.repeat(count, 1))
         return pulled.reshape(count, outputs, -1).nan_to_num_(0.0, 0.0, 0.0)
-    rows = [torch.autograd.grad(out, point, u.expand_as(out), retain_graph=True)[0].flatten(1) for u in units]
-    return torch.stack(rows, 1).nan_to_num_(0.0, 0.0, 0.0)
+    J = point.new_empty(count, outputs, problem.inputs)
+    for i, u in enumerate(units):
+        J[:, i] = torch.autograd.grad(out, point, u.expand_as(out), retain_graph=True)[0].flatten(1)
+    return J.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def _nearest(problem: Problem, state: _State) -> Tensor:
@@ -93,25 +95,29 @@ def _nearest(problem: Problem, state: _State) -> Tensor:
     J, here = _rows(problem, state), state.a.flatten(1)
     centre = torch.where(state.slow[:, None] > 0, here, problem.anchor[state.index].flatten(1))
     ridge = torch.where(state.slow > 0, state.ridge.clamp_min(_NEAR_RIDGE), state.ridge)
-    off = here - centre
-    q = (problem.target[state.index] - state.phi).flatten(1) + (off[:, None] @ J.mT).squeeze(1)
+    left = (problem.target[state.index] - state.phi).flatten(1).double() + _times(J, here - centre)
     low, high = centre.clamp(max=problem.within.low) - centre, centre.clamp(min=problem.within.high) - centre
-    z, fixed, free, left = torch.zeros_like(centre), torch.zeros_like(centre, dtype=torch.bool), J, q.double()
+    z, fixed = torch.zeros_like(centre), torch.zeros_like(centre, dtype=torch.bool)
+    eye = torch.eye(problem.outputs, dtype=left.dtype, device=left.device)
     for _ in range(_ROUNDS if problem.within.bounded else 1):
-        gram = (free @ free.mT).double()
+        gram = (J @ J.mT).double()
         size = gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-300)
-        eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
         factor = torch.linalg.lu_factor(gram + (ridge * size)[:, None, None] * eye)
         w = torch.linalg.lu_solve(*factor, left[..., None])
         w = (w + torch.linalg.lu_solve(*factor, left[..., None] - gram @ w)).squeeze(-1)  # once more, less biased
-        z = torch.where(fixed, z, (w.to(J.dtype)[:, None] @ free).squeeze(1))
+        z = torch.where(fixed, z, (w.to(J.dtype)[:, None] @ J).squeeze(1))
         outside = (z < low) | (z > high)
         if not bool(outside.any()):
             break
         z, fixed = torch.clamp(z, low, high), fixed | outside
-        free = J.masked_fill(fixed[:, None], 0.0)
-        left = (q - (torch.where(fixed, z, 0.0)[:, None] @ J.mT).squeeze(1)).double()
+        left -= _times(J, torch.where(outside, z, 0.0))
+        J.masked_fill_(outside[:, None], 0.0)  # what is on its bound moves no more
     return centre + z
+
+
+def _times(J: Tensor, v: Tensor) -> Tensor:
+    """J v: (k, m), in double. J: (k, m, n), v: (k, n)."""
+    return (v[:, None] @ J.mT).squeeze(1).double()
 
 
 def _advance(problem: Problem, state: _State, aim: Tensor) -> Tensor:
