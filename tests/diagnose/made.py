@@ -91,8 +91,8 @@ def units(rng: np.random.Generator, layers: tuple[str, ...]) -> tuple[UnitFindin
         found.append(
             UnitFinding(
                 f"{op}_{i}", f"net.{op}{i}", f"aten.{op}", op, layers[i // 2] if i % 2 else "", 0.4,
-                10.0 ** -(7 - i % 3), 1e-4, 0.05 * (i % 3), float(i % 5), 0.1 + 0.03 * i, 1.1 + 0.1 * i, 1e-6, 0.01 * 2.0**i,
-                8.0 if linear else math.nan, 0.02 if linear else math.nan,
+                10.0 ** -(7 - i % 3), 1e-4, 0.05 * (i % 3), float(i % 5), 0.1 + 0.03 * i, 1.1 + 0.1 * i, 1e-6,
+                0.01 * 2.0**i, 8.0 if linear else math.nan, 0.02 if linear else math.nan,
             )
         )  # fmt: skip
     return tuple(found)

@@ -78,7 +78,7 @@ function setTheme(name) {
   theme = name;
   if (name === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
-  byId("theme").textContent = `Theme: ${name}`;
+  byId("theme-name").textContent = name;
   emit("theme");
 }
 

@@ -1,12 +1,12 @@
 // Maps as tables of coloured cells, and maps over positions on a canvas.
 
-// spec: { rows, columns: names; value(r, c), show(v), tip(r, c), pick(r, c), chosen(r, c), corner, tiny }.
+// spec: { rows, columns: names; value(r, c), show(v), tip(r, c), pick(r, c), chosen(r, c), plain(r, c): not coloured, corner, tiny }.
 function grid(host, spec) {
   if (!host) return () => {};
   const run = () => {
-    const { rows, columns, value, show, tip: said, pick, chosen, corner, tiny = false } = spec();
+    const { rows, columns, value, show, tip: said, pick, chosen, corner, plain = () => false, tiny = false } = spec();
     const focused = host.contains(document.activeElement);
-    const values = rows.flatMap((_, r) => columns.map((_, c) => value(r, c))).filter(isNumber);
+    const values = rows.flatMap((_, r) => columns.map((_, c) => (plain(r, c) ? null : value(r, c)))).filter(isNumber);
     const top = Math.max(...values, 0) || 1;
     const cells = [];
     const body = rows.map((name, r) => {
@@ -15,15 +15,15 @@ function grid(host, spec) {
         const v = value(r, c);
         const label = said(r, c);
         const cell = el("td", { "aria-label": label.replaceAll("\n", ", "), "aria-selected": String(chosen(r, c)) });
-        if (isNumber(v)) {
+        if (plain(r, c)) cell.textContent = tiny ? "" : show(v);
+        else if (isNumber(v)) {
           const colour = rampColour(amountRamp(), v / top);
           cell.style.background = rgb(colour);
           cell.style.color = inkOn(colour);
           if (!tiny) cell.textContent = show(v);
         } else cell.textContent = "·";
-        cell.addEventListener("click", () => {
-          pick(r, c);
-        });
+        cell.classList.toggle("plain", plain(r, c));
+        cell.addEventListener("click", () => pick(r, c));
         cells.push(tipped(cell, label));
         line.append(cell);
       });

@@ -2,6 +2,7 @@
 
 const TONES = { "back-propagation": "grey", "anchor-only": "orange", "FR-PT": "blue" };
 const ARM_SHAPES = { grey: "square", orange: "triangle", blue: "circle" };
+const capital = (t) => t.charAt(0).toUpperCase() + t.slice(1);
 const toneOf = (name, i) => TONES[name] ?? ["grey", "orange", "blue"][i % 3];
 
 function figureIn(host, title, note) {
@@ -20,7 +21,7 @@ const meanOf = (list) => {
 };
 
 function comparison(run, host) {
-  const curve = figureIn(host, `${run.metric} over epochs`, "Thick: mean over seeds. Thin: one seed each.");
+  const curve = figureIn(host, `${capital(run.metric)} over epochs`, "Thick: mean over seeds. Thin: one seed each.");
   curve.before(armLegend(run.arms));
   const series = run.arms.flatMap((arm, i) => {
     const tone = toneOf(arm.name, i);
@@ -68,7 +69,7 @@ function single(run, host) {
     if (!values.some(isNumber)) return;
     const points = run.epoch.map((e, k) => ({ x: e, y: values[k], tip: `epoch ${e}\n${title} ${num(values[k], 4)}` }));
     if (isNumber(start)) points.unshift({ x: 0, y: start, tip: `start\n${title} ${num(start, 4)}` });
-    curves(figureIn(host, title), () => ({ series: [{ tone: "blue", points }], x: { label: "epoch", whole: true }, y: { label: title }, height: 240 }));
+    curves(figureIn(host, capital(title)), () => ({ series: [{ tone: "blue", points }], x: { label: "epoch", whole: true }, y: { label: title }, height: 240 }));
   };
   line(run.metric, run.values, run.start);
   line("task loss", run.loss);

@@ -95,6 +95,7 @@ function confusions() {
     tip: (r, c) => `${className(r)} taken for ${className(c)}\n${data.confusion[r][c]} samples`,
     pick: (r, c) => find(r, c) >= 0 && choose({ pair: find(r, c) }),
     chosen: (r, c) => data.pairs.length > 0 && find(r, c) === state.pair,
+    plain: (r, c) => r === c,
     corner: "label",
     tiny: ids.length > 16,
   }));
