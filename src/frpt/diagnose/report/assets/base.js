@@ -69,9 +69,9 @@ const inkOn = (c) => (luminance(c) > 0.18 ? "#14171c" : "#ffffff");
 // The theme: the system's, or the reader's choice.
 const THEMES = ["system", "light", "dark"];
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
-const printing = matchMedia("print");
+let printing = false;
 let theme = "system";
-const isDark = () => !printing.matches && (theme === "system" ? systemDark.matches : theme === "dark");
+const isDark = () => !printing && (theme === "system" ? systemDark.matches : theme === "dark");
 const amountRamp = () => AMOUNT[isDark() ? "dark" : "light"];
 
 function setTheme(name) {

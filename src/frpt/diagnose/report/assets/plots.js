@@ -7,7 +7,7 @@ function plot(host, draw) {
   if (!host) return () => {};
   let width = 0;
   const run = () => {
-    width = printing.matches ? Math.min(host.clientWidth, 640) : host.clientWidth;
+    width = printing ? (host.closest(".two") ? 330 : 680) : host.clientWidth; // paper: what is left of A4
     if (width < 40) return;
     const focused = host.contains(document.activeElement);
     const { node, marks, table } = draw(Math.max(240, width));
@@ -16,7 +16,7 @@ function plot(host, draw) {
     if (focused && marks.length) marks[Math.min(Number(host.dataset.at) || 0, marks.length - 1)].focus();
     if (table) numbers(host, host.dataset.label, table.columns, table.rows);
   };
-  new ResizeObserver(() => Math.abs(host.clientWidth - width) > 1 && run()).observe(host);
+  new ResizeObserver(() => !printing && Math.abs(host.clientWidth - width) > 1 && run()).observe(host);
   drawn.push(run);
   run();
   return run;

@@ -120,7 +120,12 @@ function appearance() {
   const redraw = () => drawn.forEach((run) => run());
   on(["theme"], redraw);
   systemDark.addEventListener("change", redraw);
-  printing.addEventListener("change", redraw);
+  for (const [event, value] of [["beforeprint", true], ["afterprint", false]]) {
+    addEventListener(event, () => {
+      printing = value;
+      redraw();
+    });
+  }
 }
 
 controls();
