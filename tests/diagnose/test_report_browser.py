@@ -1,0 +1,466 @@
+"""The report in headless Chromium: every control is used, and nothing is loaded or complained about."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from frpt.diagnose.diagnosis import Diagnosis
+from frpt.diagnose.report import to_html
+from tests.diagnose import made
+from tests.diagnose.browser import FOUND, chromium, opened
+
+pytestmark = pytest.mark.skipif(FOUND is None, reason="no chromium, chromium-browser or google-chrome on the PATH")
+
+PIXELS = "c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; return d.reduce((a, v, i) => (a * 31 + v) % 1000003, 7); }"  # noqa: E501
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = [made.comparison(), made.result(), made.trajectory()]
+    return to_html(made.diagnosis(), tmp_path_factory.mktemp("report") / "report.html", results=runs)
+
+
+@pytest.fixture
+def page(browser: Browser, file: Path) -> Iterator[Page]:
+    with opened(browser, file) as found:
+        yield found.page
+
+
+def chosen(page: Page, select: str) -> str:
+    text: str = page.locator(select).evaluate("s => s.selectedOptions[0].textContent")
+    return text
+
+
+def test_theme(page: Page) -> None:
+    def background() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    button = page.get_by_role("button", name="Theme: system")
+    light = background()
+    button.click()
+    assert (page.locator("html").get_attribute("data-theme"), background()) == ("light", light)
+    cell = page.locator("#heat tbody td").first
+    before = cell.evaluate("c => c.style.background")
+    page.get_by_role("button", name="Theme: light").click()
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    assert background() != light
+    assert cell.evaluate("c => c.style.background") != before
+    page.get_by_role("button", name="Theme: dark").press("Enter")
+    assert page.locator("html").get_attribute("data-theme") is None
+    assert background() == light
+
+
+def test_skip_link_and_sections(page: Page) -> None:
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    links = page.locator("nav a")
+    assert links.count() == 9
+    for link in links.all():
+        link.click()
+        target = page.locator(link.get_attribute("href") or "")
+        assert abs(target.bounding_box()["y"] - 64) < 900  # type: ignore[index]
+        expect(target).to_be_in_viewport()
+
+
+def test_layers_are_chosen_by_bar(page: Page) -> None:
+    assert chosen(page, "#gallery-layer") == "layer3"
+    page.locator("#deviation .bar").nth(1).click()
+    for select in ("#channels-layer", "#pair-layer", "#gallery-layer"):
+        assert chosen(page, select) == "layer4"
+    expect(page.locator("#deviation .bar").nth(1)).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#table-layers tr.chosen")).to_contain_text("layer4")
+    page.locator("#fault .bar[tabindex='0']").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    assert chosen(page, "#gallery-layer") == "layer1"
+    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"  # focus is kept
+    page.locator("#pair-layers .bar").first.click()
+    assert chosen(page, "#gallery-layer") == "fc"
+
+
+def test_channels_and_positions(page: Page) -> None:
+    d = made.diagnosis()
+    bars = page.locator("#channel-bars .bar")
+    page.select_option("#channels-layer", label="layer4")
+    assert bars.count() == 16
+    expect(bars.first).to_contain_text(f"channel {d.layers[1].channels.argmax()}")
+    before = page.locator("#positions canvas").evaluate(PIXELS)
+    page.select_option("#channels-class", label="cat")
+    expect(bars.first).to_contain_text(f"channel {d.layers[1].channels_by_class[3].argmax()}")
+    assert chosen(page, "#gallery-class") == chosen(page, "#samples-class") == "cat"
+    page.select_option("#channels-layer", label="layer3")
+    assert page.locator("#positions canvas").evaluate(PIXELS) != before
+    page.select_option("#channels-layer", label="fc")
+    expect(page.locator("#positions")).to_contain_text("no positions")
+    page.select_option("#channels-class", label="car")  # no sample of it needs a correction
+    expect(page.locator("#channel-bars")).to_contain_text("Nothing to show")
+
+
+def test_heat_map_by_pointer_and_keyboard(page: Page) -> None:
+    cell = page.get_by_role("gridcell", name="cat at layer1", exact=False)
+    cell.click()
+    expect(page.get_by_role("gridcell", name="cat at layer1")).to_have_attribute("aria-selected", "true")
+    assert (chosen(page, "#gallery-layer"), chosen(page, "#gallery-class")) == ("layer1", "cat")
+    expect(page.locator("#table-classes tr.chosen")).to_contain_text("cat")
+    rows = page.locator("#table-samples tbody tr:visible")
+    assert set(rows.evaluate_all("rows => rows.map(r => r.dataset.class)")) == {"3"}
+    assert page.locator("#samples-shown").text_content() == f"{rows.count()} of 60 rows"
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    assert chosen(page, "#gallery-layer") == "blocks.1"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press(" ")
+    assert chosen(page, "#gallery-class") != "cat"
+    assert page.evaluate("document.activeElement.getAttribute('aria-selected')") == "true"
+
+
+def test_confused_pairs(page: Page) -> None:
+    d = made.diagnosis()
+    page.select_option("#pair", index=2)
+    expect(page.locator("#pair-channels .bar").first).to_contain_text(
+        f"channel {d.pairs[2].channels['layer3'].argmax()}"
+    )
+    value = page.locator("#pair-layers .bar .value").first
+    assert value.text_content() == f"{d.pairs[2].deviation['fc']:.3g}"
+    page.select_option("#pair-layer", label="layer1")
+    expect(page.locator("#pair-channels .bar").first).to_contain_text(
+        f"channel {d.pairs[2].channels['layer1'].argmax()}"
+    )
+    page.get_by_role("gridcell", name="plane taken for car").click()
+    assert chosen(page, "#pair").startswith("plane → car")
+    page.get_by_role("gridcell", name="car taken for truck").click()  # never happened: nothing changes
+    assert chosen(page, "#pair").startswith("plane → car")
+
+
+def test_gallery(page: Page) -> None:
+    about = page.locator("#about")
+    expect(about).to_contain_text("(1 of 12)")
+    expect(page.locator("#panels canvas")).to_have_count(4)
+    captions = [text.strip() for text in page.locator("#panels strong").all_text_contents()]
+    assert captions == ["Input", "Forward", "Reconstructed", "Difference"]
+    page.click("#next")
+    expect(about).to_contain_text("(2 of 12)")
+    page.click("#previous")
+    page.click("#previous")
+    expect(about).to_contain_text("(12 of 12)")
+    page.locator("#stage").press("ArrowRight")
+    expect(about).to_contain_text("(1 of 12)")
+    page.locator("#stage").press("ArrowLeft")
+    expect(about).to_contain_text("(12 of 12)")
+    page.select_option("#gallery-sample", index=4)
+    expect(about).to_contain_text("(5 of 12)")
+    label = made.diagnosis().gallery[0].label
+    page.select_option("#gallery-class", value=str(label))
+    expect(about).to_contain_text(made.CLASSES[label])
+    page.select_option("#gallery-class", label="bird")
+    expect(about).to_contain_text("No sample of bird")
+    page.get_by_role("button", name="Show all classes").click()
+    expect(about).to_contain_text("of 12)")
+
+
+def test_gallery_layers(page: Page) -> None:
+    map_ = page.locator("#panels canvas").nth(1)
+    seen = {map_.evaluate(PIXELS)}
+    for name in ("layer4", "blocks.1", "layer1"):
+        page.select_option("#gallery-layer", label=name)
+        expect(page.locator("#panels canvas").nth(1)).to_have_attribute(
+            "aria-label", f"Forward response at {name}: the feature the layer has"
+        )  # noqa: E501
+        seen.add(map_.evaluate(PIXELS))
+    assert len(seen) == 4
+    page.select_option("#gallery-layer", label="fc")
+    expect(page.locator("#panels .plot")).to_have_count(3)
+    expect(page.locator("#panels .plot").first.locator(".bar")).to_have_count(16)
+    expect(page.locator("#panels canvas")).to_have_count(1)
+    expect(page.locator("#map-controls")).to_be_hidden()
+
+
+def test_gallery_opacity_and_overlay(page: Page) -> None:
+    canvas = page.locator("#panels canvas").nth(1)
+    as_input = page.locator("#panels canvas").first.evaluate(PIXELS)
+    half = canvas.evaluate(PIXELS)
+    slider = page.get_by_label("Opacity")
+    slider.fill("0")
+    expect(page.locator("#opacity-value")).to_have_text("0 %")
+    expect(canvas).to_be_visible()
+    assert canvas.evaluate(PIXELS) == as_input  # nothing laid over it
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#opacity-value")).to_have_text("5 %")
+    slider.fill("100")
+    full = canvas.evaluate(PIXELS)
+    assert len({as_input, half, full}) == 3
+    page.get_by_label("Lay over the input").uncheck()
+    expect(slider).to_be_disabled()
+    assert canvas.evaluate(PIXELS) == full
+    page.get_by_label("Lay over the input").check()
+    expect(slider).to_be_enabled()
+
+
+def test_warm_is_strong(page: Page) -> None:
+    page.get_by_label("Lay over the input").uncheck()
+    red, blue = page.evaluate(
+        """() => {
+          const { maps, size } = data.gallery[state.sample].responses.layer3;
+          const v = Array.from(atob(maps), c => c.charCodeAt(0)).slice(0, size[0] * size[1]);
+          const c = document.querySelectorAll('#panels canvas')[1];
+          const at = i => {
+            const x = ((i % size[1]) + 0.5) * c.width / size[1], y = (Math.floor(i / size[1]) + 0.5) * c.height / size[0];
+            return Array.from(c.getContext('2d').getImageData(x, y, 1, 1).data);
+          };
+          return [at(v.indexOf(Math.max(...v))), at(v.indexOf(Math.min(...v)))];
+        }"""
+    )
+    assert red[0] > red[2] + 60
+    assert blue[2] > blue[0] + 60
+
+
+def test_samples_lead_to_the_gallery(page: Page) -> None:
+    page.select_option("#samples-class", label="frog")
+    look = page.locator("#table-samples tr:visible .look").first
+    index = look.text_content()
+    look.click()
+    expect(page.locator("#about")).to_contain_text(f"Sample {index} ")
+    assert page.evaluate("document.activeElement.id") == "stage"
+
+
+def keys(table: Locator, column: int) -> list[str]:
+    found: list[str] = table.evaluate(
+        "(t, c) => [...t.tBodies[0].rows].map(r => r.cells[c].dataset.v ?? r.cells[c].textContent)", column
+    )
+    return found
+
+
+def test_every_table_sorts_by_every_column(page: Page) -> None:
+    tables = page.locator(".table table")
+    assert tables.count() == 7
+    for table in tables.all():
+        for column, head in enumerate(table.locator("thead th").all()):
+            button = head.locator("button")
+            button.click()
+            first = head.get_attribute("aria-sort")
+            there = keys(table, column)
+            button.press("Enter")
+            assert {first, head.get_attribute("aria-sort")} == {"ascending", "descending"}
+            back = keys(table, column)
+            assert table.locator("[aria-sort]").count() == 1
+            if "num" in (head.get_attribute("class") or ""):
+                for values, sign in ((there, -1), (back, 1)):
+                    known = [sign * float(v) for v in values if v]
+                    assert known == sorted(known)
+                    assert values[: len(known)] == [v for v in values if v]  # what is missing comes last
+            else:
+                assert there == sorted(there, key=str.casefold) or len(set(there)) > 1
+                assert sorted(there) == sorted(back)
+
+
+def test_every_table_downloads(page: Page) -> None:
+    for button in page.locator(".csv").all():
+        with page.expect_download() as waiting:
+            button.click()
+        name = button.get_attribute("data-name")
+        assert waiting.value.suggested_filename == f"{name}.csv"
+        rows = list(csv.reader(io.StringIO(Path(waiting.value.path()).read_text("utf-8-sig"))))
+        table = page.locator(f"#table-{name} table")
+        assert rows[0] == [text.strip() for text in table.locator("thead th").all_text_contents()]
+        assert len(rows) == 1 + table.locator("tbody tr").count()
+        assert {len(r) for r in rows} == {len(rows[0])}
+
+
+def test_numbers_behind_plots(page: Page) -> None:
+    boxes = page.locator("details.numbers")
+    assert boxes.count() >= 8
+    for box in boxes.all():
+        box.locator("summary").click()
+        assert box.locator("tbody tr").count() > 0
+        box.locator("thead button").last.click()
+        assert box.locator("th[aria-sort='descending']").count() == 1
+        box.locator("summary").press("Enter")
+        expect(box.locator("table")).to_be_hidden()
+
+
+def test_tooltips_by_pointer_and_keyboard(page: Page) -> None:
+    tip = page.locator("#tip")
+    page.locator("#trust .dot").nth(2).hover()
+    expect(tip).to_contain_text("3. conv2d_2")
+    expect(tip).to_contain_text("σ from 0.02 to 8")
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    page.locator("#trust .dot[tabindex='0']").focus()
+    page.keyboard.press("End")
+    expect(tip).to_contain_text("10. relu_9 → layer1")
+    page.keyboard.press("ArrowLeft")
+    expect(tip).to_contain_text("9. linear_8")
+    for plot in page.locator(".plot svg").all():
+        assert plot.locator("[tabindex='0']").count() == 1  # one tab stop each
+        plot.locator("[tabindex='0']").focus()
+        expect(tip).to_be_visible()
+        assert plot.locator(".mark[aria-label]").count() == plot.locator(".mark").count() > 0
+
+
+def test_training(page: Page) -> None:
+    first = page.locator("#run-plots-0")
+    assert first.locator("path.line.thin").count() == 15  # three arms, five seeds
+    assert first.locator("path.line:not(.thin)").count() == 3
+    assert first.locator(".span").count() == 2
+    assert first.locator(".bar.orange").count() == 3
+    assert page.locator("#run-plots-1 .plot").count() == 4
+    assert page.locator("#run-plots-2 .dot").count() == 24
+    expect(page.locator("#run-plots-2")).to_contain_text("Pearson −1")
+
+
+NAMES = """() => [...document.querySelectorAll('button, select, input, a, summary, [tabindex], canvas, img, svg')].filter(e => {
+  const labelled = (e.getAttribute('aria-labelledby') ?? '').split(' ').map(i => document.getElementById(i)?.textContent);
+  const own = e.matches('select, input, canvas, img, svg, .scroll') ? '' : e.textContent;
+  const name = [e.getAttribute('aria-label'), ...labelled, ...[...(e.labels ?? [])].map(l => l.textContent), own];
+  return !name.join('').trim();
+}).map(e => e.outerHTML.slice(0, 120))"""
+
+CONTRAST = """() => {
+  const pen = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const rgba = c => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = c; pen.fillRect(0, 0, 1, 1); return [...pen.getImageData(0, 0, 1, 1).data]; };
+  const light = c => { const f = c.slice(0, 3).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * f[0] + 0.7152 * f[1] + 0.0722 * f[2]; };
+  const behind = e => { for (; e; e = e.parentElement) { const c = rgba(getComputedStyle(e).backgroundColor); if (c[3] > 250) return c; } return [255, 255, 255]; };
+  const bad = [];
+  for (const e of document.querySelectorAll('body *')) {
+    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility() || e.closest('script, :disabled, noscript')) continue;
+    const style = getComputedStyle(e);
+    const ink = rgba(e.closest('svg') ? style.fill : style.color);
+    const [a, b] = [light(ink), light(behind(e))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) bad.push(`${e.tagName}.${e.className.baseVal ?? e.className} ${e.textContent.slice(0, 30)} ${((a + 0.05) / (b + 0.05)).toFixed(2)}`);
+  }
+  return bad;
+}"""  # noqa: E501
+
+
+def test_names_labels_headings_and_ids(page: Page) -> None:
+    assert page.evaluate(NAMES) == []
+    page.select_option("#gallery-layer", label="fc")
+    expect(page.locator("#panels .plot svg")).to_have_count(3)
+    assert page.evaluate(NAMES) == []
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map(h => Number(h.tagName[1]))")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids))
+    assert [page.locator(tag).count() for tag in ("main", "header", "nav", "footer")] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast(browser: Browser, file: Path, scheme: str) -> None:
+    with opened(browser, file, color_scheme=scheme) as found:
+        dark = found.page.evaluate("getComputedStyle(document.documentElement).colorScheme")
+        assert dark == scheme
+        assert found.page.evaluate(CONTRAST) == []
+
+
+@pytest.mark.parametrize("width", [360, 768])
+def test_small_screens(browser: Browser, file: Path, width: int) -> None:
+    with opened(browser, file, width, 780, has_touch=True, is_mobile=width < 500) as found:
+        page = found.page
+        for layer in ("layer3", "fc"):
+            page.select_option("#gallery-layer", label=layer)
+            page.wait_for_timeout(100)
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.locator("#next").tap()
+        expect(page.locator("#about")).to_contain_text("(2 of 12)")
+        page.locator("#heat tbody td").nth(2).tap()
+        assert chosen(page, "#gallery-layer") == "layer3"
+        page.get_by_role("button", name="system").tap()
+        assert page.locator("html").get_attribute("data-theme") == "light"
+
+
+def test_print(browser: Browser, file: Path) -> None:
+    with opened(browser, file, color_scheme="dark") as found:
+        page = found.page
+        assert page.pdf(format="A4").startswith(b"%PDF")
+        page.set_viewport_size({"width": 690, "height": 1000})
+        page.emulate_media(media="print")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        for hidden in (".top", ".csv", "#gallery-layer", "#opacity", ".numbers"):
+            assert not page.locator(hidden).first.is_visible()
+        samples = page.locator("#table-samples .scroll")
+        assert samples.evaluate("e => e.scrollHeight <= e.clientHeight + 1")
+        expect(page.locator("#panels canvas").first).to_be_visible()
+
+
+def cases() -> dict[str, Diagnosis]:
+    d = made.diagnosis(samples=20, gallery=3)
+    nan = {"deviation": math.nan, "closed": math.nan, "fault": math.nan, "bound": math.nan}
+    evil = (
+        "</script><script>throw 1</script>",
+        "<img src=x onerror='throw 2'>",
+        '" onfocus="throw 3',
+        "猫" * 90,
+        "=1+1",
+    )
+    return {
+        "regression": made.diagnosis(classes=(), samples=20, gallery=3),
+        "no pictures": made.diagnosis(samples=20, gallery=3, size=None),
+        "no gallery": made.diagnosis(samples=20, gallery=0),
+        "one layer": made.diagnosis(samples=20, gallery=3, layers=made.LAYERS[2:3]),
+        "no layer": dataclasses.replace(d, layers=(), units=(), ranking=(), gallery=(), pairs=()),
+        "no number": dataclasses.replace(
+            d,
+            layers=tuple(dataclasses.replace(f, **nan, positions=f.positions * math.nan) for f in d.layers),
+            units=tuple(dataclasses.replace(u, bound=math.nan) for u in d.units),
+            score=math.nan,
+        ),
+        "zeros": dataclasses.replace(
+            d,
+            layers=tuple(
+                dataclasses.replace(f, deviation=0.0, fault=0.0, channels=f.channels * 0, by_class=f.by_class * math.nan)
+                for f in d.layers
+            ),
+            units=tuple(dataclasses.replace(u, bound=0.0) for u in d.units),
+            samples=dataclasses.replace(d.samples, corrected=np.zeros(20, dtype=bool)),
+            pairs=(),
+            gallery=(),
+        ),
+        "many classes": made.diagnosis(classes=tuple(f"class {i}" for i in range(1000)), samples=600, gallery=3),
+        "fifty classes": made.diagnosis(classes=tuple(f"a rather long name {i}" for i in range(50)), samples=600),
+        "evil names": made.diagnosis(
+            classes=evil, samples=30, gallery=3, layers=tuple((n, k, s) for n, (_, k, s) in zip(evil, made.LAYERS, strict=True))
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(cases()))
+def test_unusual_diagnoses(browser: Browser, tmp_path: Path, name: str) -> None:
+    file = to_html(cases()[name], tmp_path / "r.html", results=[made.comparison(1)])
+    with opened(browser, file, 360, 740) as found:
+        page = found.page
+        for select in page.locator("select:enabled").all():
+            select.select_option(index=1)
+        for cell in page.locator(".grid tbody tr:last-child td:last-child").all():
+            cell.click()
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+        assert page.evaluate(NAMES) == []
+        assert page.locator("script").count() == 2
+        assert page.locator("img").count() == 0
+        if name == "many classes":
+            assert page.locator("#heat tbody tr").count() == 30
+            assert page.locator("#matrix").count() == 0
+        if name == "evil names":
+            assert page.locator("#pair option").first.text_content() in {
+                f"{a} → {b} ({n})" for a in cases()[name].class_names for b in cases()[name].class_names for n in range(30)
+            }  # fmt: skip
