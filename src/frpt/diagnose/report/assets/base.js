@@ -64,7 +64,7 @@ const luminance = (c) => {
   const [r, g, b] = c.map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 };
-const inkOn = (c) => (luminance(c) > 0.18 ? "#14171c" : "#ffffff");
+const inkOn = (c) => (luminance(c) > 0.179 ? "#000000" : "#ffffff"); // 4.58 to 1 at least
 
 // The theme: the system's, or the reader's choice.
 const THEMES = ["system", "light", "dark"];
@@ -112,6 +112,7 @@ function select(id, key, options) {
 
 // One tooltip for everything: shown under the pointer, or beside what has the focus.
 const tip = byId("tip");
+const tips = new WeakMap();
 
 function showTip(text, node, event) {
   tip.replaceChildren(...text.split("\n").map((line) => el("div", {}, line)));
@@ -126,17 +127,25 @@ function showTip(text, node, event) {
 
 const hideTip = () => (tip.hidden = true);
 
+function settleTip() {
+  // When the pointer has gone: the tooltip of what the keyboard is on, or none.
+  const node = document.activeElement;
+  if (tips.has(node) && node.matches(":focus-visible")) showTip(tips.get(node), node);
+  else hideTip();
+}
+
 function tipped(node, text) {
+  tips.set(node, text);
   node.addEventListener("pointerenter", (e) => showTip(text, node, e));
   node.addEventListener("pointermove", (e) => showTip(text, node, e));
-  node.addEventListener("pointerleave", hideTip);
+  node.addEventListener("pointerleave", settleTip);
   node.addEventListener("focus", () => showTip(text, node));
   node.addEventListener("blur", hideTip);
   return node;
 }
 
 addEventListener("keydown", (e) => e.key === "Escape" && hideTip());
-addEventListener("scroll", hideTip, { passive: true, capture: true });
+addEventListener("scroll", () => tip.hidden || settleTip(), { passive: true, capture: true });
 
 function roving(host, marks, columns = 1) {
   // One tab stop for many marks: arrow keys, Home and End move among them, Enter and Space pick.
