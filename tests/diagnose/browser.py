@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+MISSING = pytest.mark.skipif(FOUND is None, reason="no chromium, chromium-browser or google-chrome on the PATH")
 
 
 @contextmanager
@@ -63,3 +65,8 @@ def opened(browser: Browser, file: Path, width: int = 1280, height: int = 900, *
     yield found
     context.close()
     found.check()
+
+
+def chosen(page: Page, select: str) -> str:
+    text: str = page.locator(select).evaluate("s => s.selectedOptions[0].textContent")
+    return text
