@@ -206,7 +206,12 @@ def test_thousand_classes_are_cut_and_say_so(tmp_path: Path) -> None:
     mean = np.nan_to_num(np.stack([f.by_class for f in d.layers])).mean(0)
     assert len(found.data["heat"]) == 30
     assert found.data["heat"][0] == mean.argmax()
-    for note in ("30 classes with the largest mean deviation, of 1,000", "first 500 of 3,000 samples", "up to 50"):
+    for note in (
+        "30 classes with the largest mean deviation, of 1,000",
+        "first 500 of 3,000 samples",
+        "up to 50",
+        "the 200 with",
+    ):
         assert note in found.words
 
 

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from frpt.diagnose.diagnosis import Diagnosis
-from frpt.diagnose.report.content import CONFUSION_CLASSES, HEAT_CLASSES, PAIRS, SPECIMENS, content
+from frpt.diagnose.report.content import CHOICES, CONFUSION_CLASSES, HEAT_CLASSES, PAIRS, SPECIMENS, content
 from frpt.diagnose.report.runs import Block, Run, blocks
 from frpt.diagnose.report.tables import classes_table, layers_table, samples_table, units_table
 from frpt.diagnose.report.verdict import verdict
@@ -67,6 +67,9 @@ def render(d: Diagnosis, title: str, runs: Sequence[Block] = ()) -> str:
         "base-uri 'none'; form-action 'none'",
         notes={
             "heat": _cut(HEAT_CLASSES, classes, "classes with the largest mean deviation"),
+            "choices": f"Classes to choose from: the {CHOICES} with the largest mean deviation, and those in the gallery."
+            if classes > CHOICES
+            else "",
             "pairs": _cut(PAIRS, len(d.pairs), "pairs"),
             "gallery": _cut(SPECIMENS, len(d.gallery), "chosen samples"),
             "confusion": f"There are {classes:,} classes; the matrix is drawn for up to {CONFUSION_CLASSES}."

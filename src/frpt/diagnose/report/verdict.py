@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,14 +35,15 @@ def verdict(d: Diagnosis) -> Verdict:
     wrong = int(np.count_nonzero(d.samples.corrected))
     first = next((f for name in d.ranking for f in d.layers if f.name == name), None) if wrong else None
     said = score(d.score_name, d.score)
-    sentences = [f"{d.model} has {_article(d.score_name)} of {said} on {count:,} {_plural(count, 'sample')}."]
+    measured = f"has {_article(d.score_name)} of {said}" if math.isfinite(d.score) else "was diagnosed"
+    sentences = [f"{d.model} {measured} on {count:,} {_plural(count, 'sample')}."]
     if wrong == 0:
         sentences.append("No sample needs a correction: the output target is met everywhere, so no layer is at fault.")
     else:
         sentences.append(
             f"{wrong:,} of them ({percent(wrong / count)}) {'needs' if wrong == 1 else 'need'} a correction."
         )
-    if first is not None:
+    if first is not None and math.isfinite(first.deviation) and math.isfinite(first.closed):
         sentences.append(_of_layer(first))
     return Verdict("" if first is None else first.name, sentences, _facts(d, said, count, wrong, first))
 

@@ -36,10 +36,14 @@ function pct(v) {
 const className = (id) => (id < 0 ? "–" : data.names[id] ?? `class ${id}`);
 const layerName = (i) => data.layers[i].name;
 
+// How many Latin letters a name is as wide as: ideographs and the like count twice.
+const lettersWide = (text) => Array.from(text).reduce((n, c) => n + (c.codePointAt(0) > 0x1100 && !/[…→−–]/.test(c) ? 2 : 1), 0);
+
 function short(text, width, size = 12) {
   // Cut a name in the middle: its ends tell names apart.
-  const room = Math.max(4, Math.floor(width / (size * 0.56)));
   const letters = Array.from(text);
+  const share = lettersWide(text) / Math.max(1, letters.length);
+  const room = Math.max(4, Math.floor(width / (size * 0.56 * share)));
   if (letters.length <= room) return text;
   const head = Math.ceil((room - 1) / 2);
   return letters.slice(0, head).join("") + "…" + letters.slice(letters.length - (room - 1 - head)).join("");

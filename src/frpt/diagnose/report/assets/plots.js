@@ -42,7 +42,7 @@ function bars(host, spec) {
   return plot(host, (width) => {
     const { rows, format = num, signed = false, columns } = spec();
     if (!rows.length) return empty("Nothing to show.");
-    const longest = Math.max(...rows.map((r) => Array.from(r.name).length));
+    const longest = Math.max(...rows.map((r) => lettersWide(r.name)));
     const left = Math.min(width * 0.4, longest * 7 + 14);
     const right = 58;
     const room = width - left - right - (signed ? 58 : 0);
@@ -161,7 +161,7 @@ function pointNames(points, xs, ys, width) {
   const found = [];
   for (const p of points.filter((q) => q.name)) {
     const shown = short(p.name, 110, 11.5);
-    const half = Array.from(shown).length * 3.4;
+    const half = lettersWide(shown) * 3.4;
     const x = Math.min(width - 16 - half, Math.max(56 + half, xs.to(p.x)));
     for (const dy of [-14, 20]) {
       const y = ys.to(p.y) + dy;
