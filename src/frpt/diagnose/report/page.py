@@ -51,8 +51,7 @@ def render(d: Diagnosis, title: str, runs: Sequence[Block] = ()) -> str:
     script = '"use strict";\n' + "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
     hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     tables = {"layers": layers_table(d), "units": units_table(d), "samples": samples_table(d)}
-    classes = len(d.class_names)
-    if classes:
+    if d.class_names:
         tables["classes"] = classes_table(d)
     return environment.get_template("page.html").render(
         title=title,
@@ -65,18 +64,22 @@ def render(d: Diagnosis, title: str, runs: Sequence[Block] = ()) -> str:
         script=Markup(script),
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{hashed}'; "
         "base-uri 'none'; form-action 'none'",
-        notes={
-            "heat": _cut(HEAT_CLASSES, classes, "classes with the largest mean deviation"),
-            "choices": f"Classes to choose from: the {CHOICES} with the largest mean deviation, and those in the gallery."
-            if classes > CHOICES
-            else "",
-            "pairs": _cut(PAIRS, len(d.pairs), "pairs"),
-            "gallery": _cut(SPECIMENS, len(d.gallery), "chosen samples"),
-            "confusion": f"There are {classes:,} classes; the matrix is drawn for up to {CONFUSION_CLASSES}."
-            if classes > CONFUSION_CLASSES
-            else "",
-        },
+        notes=_notes(d),
     )
+
+
+def _notes(d: Diagnosis) -> dict[str, str]:
+    """What is left out of the page, if anything."""
+    classes = len(d.class_names)
+    choices = f"Classes to choose from: the {CHOICES} with the largest mean deviation, and those in the gallery."
+    matrix = f"There are {classes:,} classes; the matrix is drawn for up to {CONFUSION_CLASSES}."
+    return {
+        "heat": _cut(HEAT_CLASSES, classes, "classes with the largest mean deviation"),
+        "choices": choices if classes > CHOICES else "",
+        "pairs": _cut(PAIRS, len(d.pairs), "pairs"),
+        "gallery": _cut(SPECIMENS, len(d.gallery), "chosen samples"),
+        "confusion": matrix if classes > CONFUSION_CLASSES else "",
+    }
 
 
 def _cut(limit: int, count: int, what: str) -> str:
