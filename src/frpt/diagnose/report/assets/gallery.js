@@ -81,7 +81,8 @@ async function showSample() {
   const response = sample.responses[name];
   const words = [`Sample ${sample.index}`, said(sample), `deviation ${num(sample.deviation[name])} at ${name}`];
   if (isNumber(sample.closed[name])) words.push(`closes ${pct(sample.closed[name])}`);
-  about.textContent = words.filter(Boolean).join(" · ") + ` (${list.indexOf(state.sample) + 1} of ${list.length})`;
+  const line = words.filter(Boolean).join(" · ") + ` (${list.indexOf(state.sample) + 1} of ${list.length})`;
+  if (about.textContent !== line) about.textContent = line; // it is read out when it changes
   const image = await pictureOf(sample);
   if (turn !== shownSample) return;
   drawPanels(host, sample, response, image, name);

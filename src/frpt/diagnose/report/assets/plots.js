@@ -8,7 +8,7 @@ function plot(host, draw) {
   let width = 0;
   const run = () => {
     width = printing ? (host.closest(".two") ? 330 : 680) : host.clientWidth; // paper: what is left of A4
-    if (width < 40) return;
+    if (width < 40 || !host.isConnected) return;
     const focused = host.contains(document.activeElement);
     const { node, marks, table } = draw(Math.max(240, width));
     host.replaceChildren(node);
