@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench bench-conv bench-composite bench-store bench-train clean
+.PHONY: demo test lint browser bench bench-conv bench-composite bench-store bench-train clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("frpt needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
@@ -15,8 +15,16 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/frpt demo
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest -n 2
+
+# The report is tested in Chromium: found, installed from Debian by root, or left out.
+BROWSER = command -v chromium || command -v chromium-browser || command -v google-chrome
+browser:
+	@{ $(BROWSER); } >/dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FRONTEND=noninteractive && \
+	  { apt-get install -qq -y chromium || { apt-get update -qq && apt-get install -qq -y chromium; }; } >/dev/null 2>&1; \
+	} || echo "No Chromium: the tests of the report in a browser will be skipped."
 
 lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks examples

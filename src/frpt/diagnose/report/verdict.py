@@ -1,0 +1,83 @@
+"""What the diagnosis says, in plain words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from frpt.diagnose.diagnosis import Diagnosis, LayerFinding
+from frpt.diagnose.report.words import class_name, number, percent, score
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number to remember: label, value and what to know about it. code: the value is a layer's name."""
+
+    label: str
+    value: str
+    note: str = ""
+    code: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """layer: the likeliest place of the fault, "" if there is none."""
+
+    layer: str
+    sentences: list[str]
+    facts: list[Fact]
+
+
+def verdict(d: Diagnosis) -> Verdict:
+    count = len(d.samples)
+    wrong = int(np.count_nonzero(d.samples.corrected))
+    first = next((f for name in d.ranking for f in d.layers if f.name == name), None) if wrong else None
+    said = score(d.score_name, d.score)
+    measured = f"has {_article(d.score_name)} of {said}" if math.isfinite(d.score) else "was diagnosed"
+    sentences = [f"{d.model} {measured} on {count:,} {_plural(count, 'sample')}."]
+    if wrong == 0:
+        sentences.append("No sample needs a correction: the output target is met everywhere, so no layer is at fault.")
+    else:
+        sentences.append(
+            f"{wrong:,} of them ({percent(wrong / count)}) {'needs' if wrong == 1 else 'need'} a correction."
+        )
+    if first is not None and math.isfinite(first.deviation) and math.isfinite(first.closed):
+        sentences.append(_of_layer(first))
+    return Verdict("" if first is None else first.name, sentences, _facts(d, said, count, wrong, first))
+
+
+def _of_layer(f: LayerFinding) -> str:
+    return (
+        f"The features of {f.name} would have to move by {percent(f.deviation)} of their norm on average, "
+        f"which closes {percent(f.closed)} of what is missing at the output."
+    )
+
+
+def _facts(d: Diagnosis, said: str, count: int, wrong: int, first: LayerFinding | None) -> list[Fact]:
+    facts = [
+        Fact(d.score_name, said, f"on {count:,} {_plural(count, 'sample')}"),
+        Fact("need a correction", percent(wrong / count) if count else "–", f"{wrong:,} of {count:,}"),
+    ]
+    if first is not None:
+        facts.append(Fact("likeliest fault", first.name, f"deviation {number(first.deviation, 3)}", code=True))
+    pair = max(d.pairs, key=lambda p: p.count, default=None)
+    if pair is not None:
+        label, taken = class_name(d.class_names, pair.label), class_name(d.class_names, pair.predicted)
+        facts.append(Fact("most confused", f"{label} → {taken}", f"{pair.count:,} {_plural(pair.count, 'sample')}"))
+    layers = d.advice.layers
+    if layers:
+        value = layers[0] if len(layers) == 1 else f"{layers[0]} … {layers[-1]}"
+        facts.append(Fact("advised l_R", value, f"{len(layers)} {_plural(len(layers), 'layer')}", code=True))
+    else:
+        facts.append(Fact("advised l_R", "none"))
+    return facts
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _plural(count: int, word: str) -> str:
+    return word if count == 1 else f"{word}s"
