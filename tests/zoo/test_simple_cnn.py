@@ -20,7 +20,7 @@ SIZES = {
     "cifar10-5-10-15": [(5, 14, 14), (10, 6, 6), (15, 4, 4), (64,), (10,)],
     "cifar10-15-10-5": [(15, 14, 14), (10, 6, 6), (5, 4, 4), (64,), (10,)],
 }
-"""Supplement B.2, Table of SimpleCNN architectures: the feature after each stage; then the geometry experiment's two."""
+"""Supplement B.2, SimpleCNN architectures: the feature after each stage; then the geometry experiment's two."""
 INPUTS = {
     "mnist": (1, 28), "cifar10": (3, 32), "cifar100": (3, 32), "imagenette": (3, 224), "imagewoof": (3, 224),
     "tiny-imagenet": (3, 64), "cifar10-5-10-15": (3, 32), "cifar10-15-10-5": (3, 32),

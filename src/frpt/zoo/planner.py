@@ -84,7 +84,8 @@ class Fusion(nn.Module):
             nn.init.zeros_(head.bias)
 
     def forward(self, image: Tensor, status: Tensor) -> Tensor:
-        return (1 + self.modulation * torch.tanh(self.gamma(status))) * image + self.beta(status)
+        shift: Tensor = self.beta(status)
+        return (1 + self.modulation * torch.tanh(self.gamma(status))) * image + shift
 
 
 class Planner(nn.Module):
@@ -115,7 +116,7 @@ class Planner(nn.Module):
         feature = self.backbone.features(seen) if isinstance(self.backbone, ResNet) else self.backbone(seen)
         fused = self.fusion(self.project(feature), self.status(status))
         out: Tensor = self.trajectory(self.planning2(self.planning1(fused)))
-        return out.unflatten(1, POSES)
+        return out.reshape(-1, *POSES)
 
 
 def _layer(inputs: int, outputs: int, activation: nn.Module) -> nn.Sequential:

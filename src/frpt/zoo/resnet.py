@@ -30,7 +30,8 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         skip = x if self.downsample is None else self.downsample(x)
         out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        return self.relu(out + skip)
+        after: Tensor = self.relu(out + skip)
+        return after
 
 
 class ResNet(nn.Module):
