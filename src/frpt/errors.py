@@ -68,6 +68,10 @@ class DataError(FrptError, ValueError):
     """A data set that offline targets cannot belong to: its items change from one look to the next."""
 
 
+class DatasetError(FrptError, RuntimeError):
+    """A named data set that is not there, cannot be fetched or read, or needs an extra that is not installed."""
+
+
 class StoreError(FrptError):
     """A target store that cannot be read or written: missing, incomplete, damaged, or the disk refuses."""
 
