@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -98,5 +99,6 @@ def keep(file: Path, pixels: Tensor, labels: Tensor) -> None:
         save_file({"pixels": pixels, "labels": labels}, beside)
         os.replace(beside, file)
     except (OSError, SafetensorError) as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
         warnings.warn(f"decoded images are not cached in {str(file.parent)!r}: {error}", stacklevel=3)
