@@ -108,5 +108,9 @@ class CheckpointError(FrptError, RuntimeError):
     """A training checkpoint that cannot be written, read, or continued with these options."""
 
 
+class SweepError(FrptError, RuntimeError):
+    """Runs of an experiment that failed, or a table of results that belongs to something else."""
+
+
 class EvalModeWarning(UserWarning):
     """The model is in train mode; reconstruction uses eval behaviour and restores the mode afterwards."""
