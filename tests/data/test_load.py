@@ -222,22 +222,28 @@ def test_select_and_hold_out(mnist: Path) -> None:
 
 
 def test_from_the_hub_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a folder the hub is asked; split names differ from one repository to the next."""
+    """Without a folder the hub is asked. Split names differ, and a repository may hold a script instead of data."""
     asked = []
 
-    def answer(path: str, data_files: str | None = None, split: str = "") -> object:
-        asked.append((path, data_files, split))
-        if path != "parquet" and split != "valid":
+    def answer(path: str, name: str | None, *, split: str, revision: str | None) -> object:
+        asked.append((path, name, split, revision))
+        if "mnist" in path:
+            raise ConnectionError("no network")
+        if "woof" in path and revision is None:
+            raise RuntimeError("Dataset scripts are no longer supported, but found imagewoof.py")
+        if split not in ("train", "valid"):
             raise ValueError(f"Unknown split {split!r}")
         return rows(4, mode="RGB")
 
     monkeypatch.setattr(datasets, "load_dataset", answer)
+    tiny, woof = "zh-plus/tiny-imagenet", "frgfm/imagewoof"
     assert len(data.load("tiny-imagenet", "test")) == 4
-    assert asked == [("zh-plus/tiny-imagenet", None, "test"), ("zh-plus/tiny-imagenet", None, "valid")]
-    data.load("imagewoof", "train")
-    assert asked[-1] == ("parquet", "hf://datasets/frgfm/imagewoof@~parquet/320px/train/*.parquet", "train")
-    with pytest.raises(DatasetError, match=r"ylecun/mnist.*Unknown split.*FRPT_DATA"):
-        data.load("mnist", "train")
+    assert asked == [(tiny, None, "test", None), (tiny, None, "valid", None)]
+    assert len(data.load("imagewoof", "train")) == 4
+    assert asked[2:] == [(woof, "320px", "train", None), (woof, "320px", "train", "refs/convert/parquet")]
+    with pytest.raises(DatasetError, match=r"ylecun/mnist\): no network.*FRPT_DATA"):
+        data.load("mnist", "test")
+    assert asked[4:] == [("ylecun/mnist", None, "test", None)]  # asked once, not once per name of the split
 
 
 def test_embedded_digits_are_the_default() -> None:

@@ -15,6 +15,7 @@ from frpt.errors import DatasetError
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 _ANNOTATIONS = "val_annotations.txt"
+_CONVERTED = "refs/convert/parquet"
 
 
 class Records(Protocol):
@@ -153,19 +154,23 @@ def _image_folder(info: Info, folder: Path, part: Path) -> Location:
 
 
 def _from_hub(datasets: Any, info: Info, split: str) -> Any:
-    errors = []
-    for name in SPLITS[split]:
-        try:
-            if info.files is not None:
-                return datasets.load_dataset("parquet", data_files=info.files.format(split=name), split="train")
-            return datasets.load_dataset(info.hub, split=name)
-        except Exception as error:  # no network, no such split, a moved repository: all end the same way
-            errors.append(f"{name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+    """By the names a split may have; a repository that is a script, by the hub's own conversion to parquet."""
+    last: Exception | None = None
+    for revision in (None, _CONVERTED):
+        for name in SPLITS[split]:
+            try:
+                return datasets.load_dataset(info.hub, info.config, split=name, revision=revision)
+            except Exception as error:  # no network, no such split, a moved repository
+                last = error
+            if "split" not in str(last).lower():
+                break
+        if "script" not in str(last):
+            break
     raise DatasetError(
-        f"{info.name} could not be fetched from the Hugging Face hub ({info.hub}; {'; '.join(errors)}). Check the "
-        f"network, or put its parquet files or image folders into a folder {info.name!r} and pass the folder above it "
-        "as folder= (--data) or in FRPT_DATA."
-    )
+        f"{info.name} could not be fetched from the Hugging Face hub ({info.hub}): {last}. Check the network, or put "
+        f"its parquet files or image folders into a folder {info.name!r} and pass the folder above it as folder= "
+        "(--data) or in FRPT_DATA."
+    ) from last
 
 
 def _column(columns: Sequence[str], known: Sequence[str], where: str) -> str:

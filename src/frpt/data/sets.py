@@ -19,7 +19,7 @@ class Info:
 
     counts: samples of train and test. mean, std: per channel, of pixels in [0, 1]. crop: the shorter side is resized to
     size · 256 / 224 and the centre cut out; else images are resized as a whole. small: fits into memory as uint8.
-    hub: the repository on the Hugging Face hub; files: its parquet files, where the repository itself is a script.
+    hub, config: the repository on the Hugging Face hub and its configuration.
     """
 
     name: str
@@ -30,13 +30,9 @@ class Info:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     hub: str
-    files: str | None = None
+    config: str | None = None
     crop: bool = False
     small: bool = True
-
-
-def _converted(repository: str) -> str:
-    return f"hf://datasets/{repository}@~parquet/320px/{{split}}/*.parquet"
 
 
 _ALL = (
@@ -49,11 +45,11 @@ _ALL = (
         "cifar100", 3, 32, 100, (50_000, 10_000), (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), "uoft-cs/cifar100"
     ),
     Info(
-        "imagenette", 3, 224, 10, (9469, 3925), *_IMAGENET, "frgfm/imagenette", _converted("frgfm/imagenette"),
+        "imagenette", 3, 224, 10, (9469, 3925), *_IMAGENET, "frgfm/imagenette", "320px",
         crop=True, small=False,
     ),
     Info(
-        "imagewoof", 3, 224, 10, (9025, 3929), *_IMAGENET, "frgfm/imagewoof", _converted("frgfm/imagewoof"),
+        "imagewoof", 3, 224, 10, (9025, 3929), *_IMAGENET, "frgfm/imagewoof", "320px",
         crop=True, small=False,
     ),
     Info("tiny-imagenet", 3, 64, 200, (100_000, 10_000), *_TINY, "zh-plus/tiny-imagenet", small=False),
