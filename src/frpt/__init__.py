@@ -1,6 +1,6 @@
 """frpt: what should this layer have produced for this label?"""
 
-from frpt import embed, errors, ops, targets, train, zoo
+from frpt import data, embed, errors, ops, stats, targets, train, zoo
 from frpt.presets import Gate, Preset, SolverOptions
 from frpt.reconstruction import Reconstruction, UnitReport
 from frpt.reverser import Reverser
@@ -23,12 +23,14 @@ __all__ = [
     "TargetStore",
     "UnitReport",
     "compare",
+    "data",
     "embed",
     "errors",
     "freeze",
     "ops",
     "post_train",
     "reverses",
+    "stats",
     "targets",
     "train",
     "write_targets",

@@ -68,6 +68,10 @@ class DataError(FrptError, ValueError):
     """A data set that offline targets cannot belong to: its items change from one look to the next."""
 
 
+class DatasetError(FrptError, RuntimeError):
+    """A named data set that is not there, cannot be fetched or read, or needs an extra that is not installed."""
+
+
 class StoreError(FrptError):
     """A target store that cannot be read or written: missing, incomplete, damaged, or the disk refuses."""
 
@@ -102,6 +106,10 @@ class TapError(FrptError, ValueError):
 
 class CheckpointError(FrptError, RuntimeError):
     """A training checkpoint that cannot be written, read, or continued with these options."""
+
+
+class SweepError(FrptError, RuntimeError):
+    """Runs of an experiment that failed, or a table of results that belongs to something else."""
 
 
 class EvalModeWarning(UserWarning):

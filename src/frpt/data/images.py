@@ -1,0 +1,90 @@
+"""Labelled images: in memory as uint8, or decoded when they are asked for. Every look gives the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from frpt.data.decode import decode_all
+from frpt.data.records import Records
+from frpt.data.sets import Info
+from frpt.errors import OptionError
+
+
+class Images(Dataset[tuple[Tensor, Tensor]]):
+    """Item i: (image (c, size, size) float32, class id). Images are normalised per channel, or else in [0, 1].
+
+    pixels: (n, c, size, size) uint8, where they are in memory; else ``records`` are decoded at every look.
+    labels: (n,) class ids. rows: (n,) places in the pixels or records.
+    """
+
+    def __init__(
+        self,
+        info: Info,
+        split: str,
+        size: int,
+        labels: Tensor,
+        source: Tensor | Records,
+        normalize: bool = True,
+        rows: Tensor | None = None,
+    ) -> None:
+        self.info, self.split, self.size, self.normalize = info, split, size, normalize
+        self._source, self._labels = source, labels
+        self._rows = torch.arange(len(labels)) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        n = len(self)
+        if any(not -n <= i < n for i in indices):
+            raise IndexError(f"samples are 0 to {n - 1}")
+        x, y = self._fetch(self._rows[torch.as_tensor(list(indices), dtype=torch.int64)])
+        return list(zip(x, y, strict=True))
+
+    @property
+    def labels(self) -> Tensor:
+        return self._labels[self._rows]
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are as many samples as the data set's split has, and not a part of them."""
+        return len(self) == self.info.counts[0 if self.split == "train" else 1]
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """All images and labels at once: (n, c, size, size) float32 and (n,)."""
+        return self._fetch(self._rows)
+
+    def select(self, indices: Sequence[int] | Tensor) -> Images:
+        """Some of the samples, in this order."""
+        rows = self._rows[torch.as_tensor(indices, dtype=torch.int64)]
+        return Images(self.info, self.split, self.size, self._labels, self._source, self.normalize, rows)
+
+    def hold_out(self, share: float = 0.1, seed: int = 0) -> tuple[Images, Images]:
+        """(the rest, a share drawn by the seed), e.g. to choose c_rec on; each class keeps its proportion."""
+        if not 0 < share < 1:
+            raise OptionError(f"share must be within (0, 1), got {share}")
+        generator, held = torch.Generator().manual_seed(seed), torch.zeros(len(self), dtype=torch.bool)
+        for label in self.labels.unique():
+            own = (self.labels == label).nonzero()[:, 0]
+            held[own[torch.randperm(len(own), generator=generator)[: round(share * len(own))]]] = True
+        places = torch.arange(len(self))
+        return self.select(places[~held]), self.select(places[held])
+
+    def _fetch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        if isinstance(self._source, Tensor):
+            pixels = self._source[rows]
+        else:
+            pixels = decode_all(self._source, rows.tolist(), self.info, self.size)
+        x = pixels.float().div_(255)
+        if self.normalize:
+            mean, std = (torch.tensor(v).reshape(-1, 1, 1) for v in (self.info.mean, self.info.std))
+            x.sub_(mean).div_(std)
+        return x, self._labels[rows]

@@ -1,0 +1,128 @@
+"""Pretraining: AdamW with the rate on a cosine down to zero, so that post-training starts from a plateau."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from frpt import zoo
+from frpt.data import Images
+from frpt.data.sets import info_of
+from frpt.errors import OptionError
+from frpt.train.data import own_random, seed_all
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long, in batches of what size, from what rate. warmup: share of the steps in which the rate rises."""
+
+    epochs: int = 30
+    batch_size: int = 128
+    lr: float = 3e-3
+    weight_decay: float = 1e-3
+    warmup: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1 or self.lr <= 0 or not 0 <= self.warmup < 1:
+            raise OptionError(f"epochs, batch_size and lr must be positive, warmup within [0, 1): {self}")
+
+    def rate(self, step: int, steps: int) -> float:
+        """The factor of the learning rate: a rise, then half a cosine to zero."""
+        rise = max(1, round(self.warmup * steps))
+        if step < rise:
+            return (step + 1) / rise
+        return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """The trained model, in eval mode; its accuracy on the test split after each epoch, in [0, 1]."""
+
+    model: nn.Module
+    history: list[float] = field(default_factory=list)
+
+    @property
+    def accuracy(self) -> float:
+        return self.history[-1]
+
+
+MODELS: dict[str, Callable[[str], nn.Module]] = {
+    "simple_cnn": lambda dataset: zoo.simple_cnn("mnist" if dataset == "digits" else dataset),
+    "simple_cnn-5-10-15": lambda dataset: zoo.simple_cnn(f"{dataset}-5-10-15"),
+    "simple_cnn-15-10-5": lambda dataset: zoo.simple_cnn(f"{dataset}-15-10-5"),
+    "resnet18": lambda dataset: zoo.resnet("18", stem=_stem(dataset), num_classes=_classes(dataset)),
+    "resnet34": lambda dataset: zoo.resnet("34", stem=_stem(dataset), num_classes=_classes(dataset)),
+    "simple_vit": lambda dataset: zoo.simple_vit(_vit(dataset), num_classes=_classes(dataset)),
+    "simple_vit-pre": lambda dataset: zoo.simple_vit(_vit(dataset), norm="pre", num_classes=_classes(dataset)),
+}
+"""Names of models in experiments → the zoo's model for a data set."""
+
+
+def make_model(name: str, dataset: str, seed: int = 0) -> nn.Module:
+    """A fresh model whose weights the seed decides."""
+    if name not in MODELS:
+        raise OptionError(f"unknown model {name!r}: there are {', '.join(MODELS)}")
+    with own_random():
+        seed_all(seed)
+        return MODELS[name](dataset)
+
+
+def pretrain(
+    model: nn.Module,
+    train: Images,
+    test: Images,
+    recipe: Recipe | None = None,
+    *,
+    seed: int = 0,
+    device: str = "cpu",
+    each: Callable[[int, nn.Module, float], None] | None = None,
+) -> Pretrained:
+    """Train the model in place on images held in memory. each: called with (epoch, model, accuracy) after an epoch."""
+    recipe = recipe or Recipe()
+    (x, y), (x_test, y_test) = train.tensors, test.tensors
+    model.to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
+    steps = recipe.epochs * -(-len(x) // recipe.batch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: recipe.rate(step, steps))
+    history: list[float] = []
+    with own_random():
+        for epoch in range(1, recipe.epochs + 1):
+            seed_all(seed, epoch)
+            model.train()
+            for rows in torch.randperm(len(x)).split(recipe.batch_size):
+                optimizer.zero_grad(set_to_none=True)
+                F.cross_entropy(model(x[rows].to(device)), y[rows].to(device)).backward()
+                optimizer.step()
+                schedule.step()
+            history.append(accuracy(model, x_test, y_test, device))
+            if each is not None:
+                each(epoch, model, history[-1])
+    return Pretrained(model.eval(), history)
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, x: Tensor, y: Tensor, device: str = "cpu", batch: int = 512) -> float:
+    """The share of samples whose highest output is their label."""
+    model.eval()
+    right = sum(
+        int((model(a.to(device)).argmax(1) == b.to(device)).sum())
+        for a, b in zip(x.split(batch), y.split(batch), strict=True)
+    )
+    return right / len(y)
+
+
+def _stem(dataset: str) -> str:
+    return "cifar" if dataset.startswith("cifar") else "imagenet"
+
+
+def _vit(dataset: str) -> str:
+    return "cifar100" if dataset.startswith("cifar") else "tiny-imagenet"
+
+
+def _classes(dataset: str) -> int:
+    return info_of(dataset).classes
