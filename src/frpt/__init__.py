@@ -1,6 +1,7 @@
 """frpt: what should this layer have produced for this label?"""
 
 from frpt import data, embed, errors, ops, stats, targets, train, zoo
+from frpt.diagnose import Diagnosis, Trajectory, along_training, diagnose
 from frpt.presets import Gate, Preset, SolverOptions
 from frpt.reconstruction import Reconstruction, UnitReport
 from frpt.reverser import Reverser
@@ -10,6 +11,7 @@ from frpt.train import Comparison, FeatureTap, LossBalance, Metric, Result, comp
 
 __all__ = [
     "Comparison",
+    "Diagnosis",
     "FeatureTap",
     "Gate",
     "LossBalance",
@@ -21,9 +23,12 @@ __all__ = [
     "SolverOptions",
     "TargetDataset",
     "TargetStore",
+    "Trajectory",
     "UnitReport",
+    "along_training",
     "compare",
     "data",
+    "diagnose",
     "embed",
     "errors",
     "freeze",

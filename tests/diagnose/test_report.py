@@ -20,7 +20,6 @@ import pytest
 from frpt.diagnose.diagnosis import Advice, Response
 from frpt.diagnose.report import to_html
 from frpt.diagnose.report.pictures import response, shrink
-from frpt.diagnose.report.runs import correlation
 from frpt.diagnose.report.words import number, percent, safe_json
 from frpt.errors import FrptError, OptionError
 from tests.diagnose import made
@@ -262,15 +261,6 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"results\[1\].*'dict'"):
         to_html(made.diagnosis(), tmp_path / "r.html", results=[made.result(), {}])  # type: ignore[list-item]
     assert not list(tmp_path.iterdir())
-
-
-def test_correlation_over_checkpoints() -> None:
-    x = np.array([0.1, 0.2, math.nan, 0.4, 0.8])
-    found = correlation(x, np.array([4.0, 3.0, 9.0, 2.0, 1.0]))
-    assert found.spearman == pytest.approx(-1)
-    assert found.pearson == pytest.approx(np.corrcoef(x[[0, 1, 3, 4]], [4, 3, 2, 1])[0, 1])
-    assert math.isnan(correlation(x, np.ones(5)).pearson)
-    assert math.isnan(correlation(x[:2], np.arange(2.0)).spearman)
 
 
 def test_a_bad_path_says_what_to_do(tmp_path: Path) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from frpt.diagnose.report.runs import Run
 
 Kind = Literal["map", "tokens", "vector"]
 Array = NDArray[Any]
@@ -158,3 +166,33 @@ class Diagnosis:
     pairs: tuple[PairFinding, ...]
     samples: SampleTable
     gallery: tuple[Specimen, ...] = field(default=())
+
+    def to_html(self, path: str | Path, *, title: str | None = None, results: Sequence[Run] = ()) -> Path:
+        """Write one self-contained page. results: comparisons, runs and trajectories to show on it as well."""
+        from frpt.diagnose.report import to_html
+
+        return to_html(self, path, title=title, results=results)
+
+    def to_pandas(self, table: str = "layers") -> pd.DataFrame:
+        """A table: layers, units, classes, samples, channels or pairs."""
+        from frpt.diagnose import tables
+
+        return tables.table(self, table)
+
+    def to_csv(self, folder: str | Path) -> list[Path]:
+        """Write all tables into a directory."""
+        from frpt.diagnose import tables
+
+        return tables.write_csv(self, folder)
+
+    def plot(self, figure: str, *of: str | int, path: str | Path | None = None) -> Figure:
+        """A figure, also written to ``path`` (png, svg, pdf): deviation, classes, trust; channels and positions of a
+        layer; responses of a sample of the gallery; pair of a label and what it is taken for."""
+        from frpt.diagnose import plots
+
+        return plots.draw(self, figure, *of, path=path)
+
+    def __str__(self) -> str:
+        from frpt.diagnose.summary import text
+
+        return text(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -233,6 +233,23 @@ def pair(d: Diagnosis, label: str | int, predicted: str | int, path: Where = Non
     right.legend()
     right.set_title(f"Channels at {ranked[0]}")
     return figure
+
+
+FIGURES: dict[str, tuple[Callable[..., Figure], tuple[str, ...]]] = {
+    "deviation": (deviation, ()), "classes": (classes, ()), "trust": (trust, ()), "channels": (channels, ("layer",)),
+    "positions": (positions, ("layer",)), "responses": (responses, ("sample",)), "pair": (pair, ("label", "predicted")),
+}  # fmt: skip
+"""Figure → what draws it, and what it is of."""
+
+
+def draw(d: Diagnosis, figure: str, *of: str | int, path: Where = None) -> Figure:
+    """The figure of that name."""
+    if figure not in FIGURES:
+        raise OptionError(f"there is no figure {figure!r}: there are {', '.join(FIGURES)}")
+    make, needs = FIGURES[figure]
+    if len(of) != len(needs):
+        raise OptionError(f"the figure {figure!r} is of {' and '.join(needs) or 'everything'}; got {of!r}")
+    return make(d, *of, path=path)
 
 
 def _layer(d: Diagnosis, name: str) -> LayerFinding:

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from rich.progress import Progress
-from torch import Tensor, nn
+from torch import nn
 
-from frpt.diagnose import axes as axes_of
-from frpt.diagnose.diagnosis import Array, Diagnosis, LayerFinding, PairFinding, SampleTable, Specimen
+from frpt.diagnose.diagnosis import Diagnosis
 from frpt.diagnose.layers import chosen
-from frpt.diagnose.maps import picture, responses
-from frpt.diagnose.progress import advance, progress_bar
-from frpt.diagnose.ranking import refit
-from frpt.diagnose.score import class_ids, scored
-from frpt.diagnose.tally import LayerTally, SampleTally
-from frpt.diagnose.trust import Trust, advise, trust
+from frpt.diagnose.look import REFIT, Look
+from frpt.diagnose.progress import progress_bar
+from frpt.diagnose.resume import Checkpoint
+from frpt.diagnose.trust import advise
 from frpt.embed import Embed
 from frpt.errors import OptionError
 from frpt.graph.inputs import Picker
-from frpt.graph.names import OUTPUT
 from frpt.presets import Preset
 from frpt.reverser import Reverser
+from frpt.targets.fingerprint import options_of, sha256_of_item, weights_of
 from frpt.targets.source import Source, fitting_batch, spread
 
-_TRUST, _REFIT, _PAIR, _CLOSER = 32, 1024, 64, 64
-"""Samples to measure trust with, to refit layers with (half of them held out), of a pair, in a batch of the gallery."""
 _EXAMPLE = 8
 
 
@@ -53,6 +46,7 @@ def diagnose(
     batch_size: int | None = None,
     workers: int = 0,
     seed: int = 0,
+    checkpoint: str | Path | None = None,
     progress: bool = True,
 ) -> Diagnosis:
     """Where a network goes wrong: how far its layers are from what the rest needs, on which samples, and why.
@@ -60,7 +54,8 @@ def diagnose(
     dataset: map-style, pairs (inputs, label). at: layers, by default the outermost modules; the output is always among
     them. samples: look at so many, evenly spaced, instead of all. gallery: samples shown with response maps; pairs:
     confused pairs of classes looked into. mean, std: of the inputs' normalisation, to show them as pictures. layouts:
-    "channels_first" or "channels_last" for layers whose axes are taken wrongly. The model is not changed.
+    "channels_first" or "channels_last" for layers whose axes are taken wrongly. checkpoint: a file that an interrupted
+    diagnosis goes on from. The model is not changed.
     """
     _check(samples, gallery, pairs, batch_size)
     source = Source(dataset, workers, next((p.device for p in model.parameters()), None))
@@ -71,193 +66,46 @@ def diagnose(
     )
     layers = chosen(rev, at)
     size = batch_size or fitting_batch(rev, source, layers)
-    look = _Look(rev, source, layers, layouts)
+    look = Look(rev, source, layers, layouts, class_names)
+    saved = Checkpoint(checkpoint, _settings(rev, source, layers, looked, size))
     with progress_bar(progress) as bar:
-        bar.add_task("diagnosing", total=len(looked), rate="")
-        look.over(looked, size, class_names, bar)
-        table = look.table()
-        bar.update(bar.tasks[0].id, description="trust")
-        found = look.trust(table, seed)
-        bar.update(bar.tasks[0].id, description="ranking layers")
-        faults = look.faults(looked, min(size, _REFIT), seed)
-        bar.update(bar.tasks[0].id, description="response maps")
+        task = bar.add_task("diagnosing", total=len(looked), rate="")
+        table = look.over(looked, size, bar, saved)
+        confusion = look.confusion(table)
+        bar.update(task, description="trust")
+        trusted = look.trust(table, seed)
+        bar.update(task, description="ranking layers")
+        faults = look.faults(looked, min(size, REFIT), seed)
+        bar.update(task, description="response maps")
         shown = look.gallery(table, gallery, mean, std)
-        confused = look.pairs(table, pairs, size)
-    findings = look.findings(table, faults, found)
+        confused = look.pairs(table, confusion, pairs, size)
+    saved.done()
+    findings = look.findings(table, faults, trusted)
     return Diagnosis(
         model=type(model).__name__,
         preset=rev.preset.name,
         class_names=look.class_names,
         score_name=look.score_name,
-        score=look.score / len(looked),
+        score=look.rows.score,
         layers=findings,
-        units=found.units,
+        units=trusted.units,
         ranking=tuple(sorted(layers, key=lambda name: -faults[name])),
         advice=advise(findings),
-        confusion=look.confusion,
+        confusion=confusion,
         pairs=confused,
         samples=table,
         gallery=shown,
     )
 
 
-class _Look:
-    """A network and a data set, with everything summed up so far."""
-
-    def __init__(self, rev: Reverser, source: Source, layers: Sequence[str], layouts: Mapping[str, str] | None) -> None:
-        self.rev, self.source, self.layers, self.layouts = rev, source, list(layers), layouts
-        self.class_names: tuple[str, ...] = ()
-        self.score_name, self.score = "", 0.0
-        self.confusion: Array = np.zeros((0, 0), dtype=np.int64)
-        self.rows = SampleTally(layers)
-        self.tallies: dict[str, LayerTally] = {}
-
-    def over(self, looked: Sequence[int], size: int, class_names: Sequence[str] | None, bar: Progress) -> None:
-        """The pass over all samples."""
-        for part, x, y in self.source.batches([looked], size):
-            found = self.rev.reconstruct(x, y, at=self.layers)
-            out = found[OUTPUT].anchor
-            ids = class_ids(out, y)
-            if not self.tallies:
-                self._begin(out, ids, class_names)
-            self.score_name, values = scored(self.rev, out, y)
-            self.score += float(values.sum())
-            predicted = None if ids is None else out.argmax(1).cpu()
-            if ids is not None and predicted is not None:
-                np.add.at(self.confusion, (ids.cpu().numpy(), predicted.numpy()), 1)
-            self.rows.add(part, ids, predicted, found)
-            for name, rec in found.items():
-                self.tallies[name].add(rec, ids)
-            advance(bar, len(part))
-
-    def _begin(self, out: Tensor, ids: Tensor | None, class_names: Sequence[str] | None) -> None:
-        classes = 0 if ids is None else int(out.shape[1])
-        if class_names is not None and len(class_names) != classes:
-            raise OptionError(
-                f"class_names has {len(class_names)} names, the output {classes} classes; pass one name for each class"
-                if classes
-                else "class_names was given, but the labels are no class ids, one for each sample"
-            )
-        self.class_names = tuple(map(str, range(classes))) if class_names is None else tuple(map(str, class_names))
-        self.confusion = np.zeros((classes, classes), dtype=np.int64)
-        for name in self.layers:
-            where = axes_of.axes(self.rev, name, self.layouts)
-            self.tallies[name] = LayerTally(where, self.rev.samples(name), classes)
-
-    def table(self) -> SampleTable:
-        return self.rows.table()
-
-    def trust(self, table: SampleTable, seed: int) -> Trust:
-        """Measured on some of the samples that need a correction."""
-        wrong = table.index[table.corrected]
-        if len(wrong) == 0:
-            return Trust((), dict.fromkeys(self.layers, 0.0))
-        some = np.random.default_rng(seed).permutation(wrong)[:_TRUST]
-        _, x, y = next(iter(self.source.batches([some.tolist()], _TRUST)))
-        return trust(self.rev, x, y, self.layers, seed)
-
-    def faults(self, looked: Sequence[int], size: int, seed: int) -> dict[str, float]:
-        """Layer → what refitting it alone takes back of the loss, on held-out samples."""
-        some = np.random.default_rng(seed).permutation(np.asarray(looked))[:_REFIT].tolist()
-        half = len(some) // 2
-        if half == 0:
-            return dict.fromkeys(self.layers, 0.0)
-        fitted, held = ([(x, y) for _, x, y in self.source.batches([p], size)] for p in (some[:half], some[half:]))
-        return refit(self.rev, fitted, held, self.layers)
-
-    def gallery(self, table: SampleTable, most: int, mean: Any, std: Any) -> tuple[Specimen, ...]:
-        """The samples that move most, class by class in turn."""
-        rows = _worst(table, most)
-        found: list[Specimen] = []
-        for part, x, y in self.source.batches([table.index[rows].tolist()] if len(rows) else [], _CLOSER):
-            recs = self.rev.reconstruct(x, y, at=self.layers)
-            maps = responses(self.rev, x, y, recs, layouts=self.layouts)
-            for i, (index, response) in enumerate(zip(part, maps, strict=True)):
-                row = rows[len(found)]
-                found.append(
-                    Specimen(
-                        index=int(index),
-                        label=int(table.label[row]),
-                        predicted=int(table.predicted[row]),
-                        image=picture(self.source.item(index)[0], mean, std),
-                        deviation={n: float(r.deviation[i]) for n, r in recs.items()},
-                        closed={n: float(r.closed[i]) for n, r in recs.items()},
-                        responses=response,
-                    )
-                )
-        return tuple(found)
-
-    def pairs(self, table: SampleTable, most: int, size: int) -> tuple[PairFinding, ...]:
-        """The most frequent confusions: what would have to move, from up to 64 samples of each."""
-        confused = list(_confused(self.confusion, most))
-        mine = [np.flatnonzero((table.label == a) & (table.predicted == b) & table.corrected) for a, b, _ in confused]
-        rows = np.concatenate([rows[:_PAIR] for rows in mine]) if mine else np.zeros(0, dtype=np.int64)
-        parts: dict[str, list[Array]] = {name: [] for name in self.layers}
-        for part, x, y in self.source.batches([table.index[rows].tolist()] if len(rows) else [], size):
-            for name, rec in self.rev.reconstruct(x, y, at=self.layers).items():
-                everyone = torch.arange(len(part), device=rec.target.device)
-                parts[name].append(self.tallies[name].shares(rec, everyone)[0].cpu().numpy())
-        shares = {name: np.concatenate(p) for name, p in parts.items() if p}
-        found, first = [], 0
-        for (label, predicted, count), own in zip(confused, mine, strict=True):
-            here = slice(first, first := first + min(len(own), _PAIR))
-            deviation = {n: float(table.deviation[own, i].mean()) for i, n in enumerate(self.layers)}
-            channels = {name: share[here].mean(0) for name, share in shares.items()}
-            found.append(PairFinding(label, predicted, count, deviation, channels))
-        return tuple(found)
-
-    def findings(self, table: SampleTable, faults: Mapping[str, float], found: Trust) -> tuple[LayerFinding, ...]:
-        """What all samples say about each layer."""
-        wrong, result = table.corrected, []
-        for i, name in enumerate(self.layers):
-            tally = self.tallies[name]
-            moved, closed = table.deviation[wrong, i], table.closed[wrong, i]
-            result.append(
-                LayerFinding(
-                    name=name,
-                    shape=self.rev.sample_shape(name),
-                    kind=tally.where.kind,
-                    depth=len(self.rev.plan(name)),
-                    deviation=float(moved.mean()) if len(moved) else 0.0,
-                    closed=float(closed.mean()) if len(closed) else 1.0,
-                    by_class=_by_class(moved, table.label[wrong], len(self.class_names)),
-                    channels=tally.mean_channels(),
-                    channels_by_class=tally.mean_by_class(),
-                    positions=tally.mean_positions(),
-                    fault=faults[name],
-                    bound=found.bounds[name],
-                )
-            )
-        return tuple(result)
-
-
-def _by_class(values: Array, labels: Array, classes: int) -> Array:
-    """(classes,) means; NaN for a class without values."""
-    sums, counts = (np.bincount(labels, w, classes) if classes else np.zeros(0) for w in (values, None))
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
-def _worst(table: SampleTable, most: int) -> Array:
-    """Rows of samples that need a correction, those that move most first, class by class in turn."""
-    rows = np.flatnonzero(table.corrected)
-    scale = table.deviation[rows].mean(0) if len(rows) else np.ones(0)
-    moved = (table.deviation[rows] / np.where(scale > 0, scale, 1)).mean(1) if len(rows) else np.zeros(0)
-    rows = rows[np.argsort(-moved, kind="stable")]
-    turn = np.zeros(len(rows), dtype=np.int64)
-    seen: dict[int, int] = {}
-    for i, label in enumerate(table.label[rows]):
-        turn[i] = seen[int(label)] = seen.get(int(label), -1) + 1
-    return rows[np.argsort(turn, kind="stable")][:most]
-
-
-def _confused(confusion: Array, most: int) -> Iterator[tuple[int, int, int]]:
-    """(label, predicted, count) of the most frequent confusions."""
-    off = confusion - np.diag(np.diag(confusion))
-    for flat in np.argsort(-off, axis=None, kind="stable")[:most]:
-        label, predicted = divmod(int(flat), len(off))
-        if off[label, predicted] == 0:
-            return
-        yield label, predicted, int(off[label, predicted])
+def _settings(rev: Reverser, source: Source, layers: Sequence[str], looked: Sequence[int], size: int) -> dict[str, Any]:
+    """What a saved diagnosis belongs to."""
+    weights = weights_of(rev, [n for n, _ in (*rev.model.named_parameters(), *rev.model.named_buffers())])
+    first, last = (sha256_of_item(source.item(i)[0]) for i in (looked[0], looked[-1]))
+    return {
+        "weights": weights, "preset": options_of(rev.preset), "embedding": options_of(rev.embedder), "layers": layers,
+        "blocks": rev.blocks, "output": rev.output, "samples": [len(looked), source.count, size, first, last],
+    }  # fmt: skip
 
 
 def _check(samples: int | None, gallery: int, pairs: int, batch_size: int | None) -> None:

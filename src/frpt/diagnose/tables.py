@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from frpt.diagnose.diagnosis import Diagnosis, UnitFinding
+from frpt.errors import OptionError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,16 +93,29 @@ def pairs(d: Diagnosis) -> pd.DataFrame:
     return _frame(rows, columns)
 
 
+TABLES = {make.__name__: make for make in (layers, units, classes, samples, channels, pairs)}
+
+
+def table(d: Diagnosis, name: str) -> pd.DataFrame:
+    """The table of that name."""
+    if name not in TABLES:
+        raise OptionError(f"there is no table {name!r}: there are {', '.join(TABLES)}")
+    return TABLES[name](d)
+
+
 def write_csv(d: Diagnosis, folder: str | Path) -> list[Path]:
     """Write ``layers.csv``, ``units.csv``, ``classes.csv``, ``samples.csv``, ``channels.csv`` and ``pairs.csv``."""
     place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    written = []
-    for make in (layers, units, classes, samples, channels, pairs):
-        path = place / f"{make.__name__}.csv"
-        make(d).to_csv(path, index=False)
-        written.append(path)
-    return written
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for name, make in TABLES.items():
+            make(d).to_csv(place / f"{name}.csv", index=False)
+    except OSError as error:
+        raise OptionError(
+            f"the tables could not be written to {str(place)!r}: {error.strerror or error}. Pass a directory that may "
+            "be written to."
+        ) from error
+    return [place / f"{name}.csv" for name in TABLES]
 
 
 def _frame(rows: list[Any], columns: tuple[str, ...]) -> pd.DataFrame:

@@ -48,6 +48,16 @@ class LayerTally:
         power = power / power.sum((1, 2), keepdim=True).clamp_min(1e-300)
         return power.sum(2), power.sum(1)
 
+    def state(self) -> dict[str, Array]:
+        """The sums, to go on from later."""
+        held = {"by_class": self.by_class, "per_class": self.per_class, "channels": self.channels}
+        return {**held, "positions": self.positions, "count": np.array([self.count])}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        self.by_class, self.per_class = state["by_class"].copy(), state["per_class"].copy()
+        self.channels, self.positions = state["channels"].copy(), state["positions"].copy()
+        self.count = int(state["count"][0])
+
     def mean_channels(self) -> Array:
         return self.channels / max(self.count, 1)
 
@@ -66,9 +76,14 @@ class SampleTally:
         self._parts: dict[str, list[Array]] = {}
 
     def add(
-        self, index: Sequence[int], labels: Tensor | None, predicted: Tensor | None, found: Mapping[str, Reconstruction]
+        self,
+        index: Sequence[int],
+        labels: Tensor | None,
+        predicted: Tensor | None,
+        values: Tensor,
+        found: Mapping[str, Reconstruction],
     ) -> None:
-        """labels, predicted: (b,) class ids; None where there are none."""
+        """labels, predicted: (b,) class ids, None where there are none. values: (b,), the sample's score."""
         none = torch.full((len(index),), -1)
         recs = [found[name] for name in self.layers]
         row = {
@@ -78,9 +93,24 @@ class SampleTally:
             "corrected": recs[0].corrected,
             "deviation": torch.stack([r.deviation.float() for r in recs], 1),
             "closed": torch.stack([r.closed.float() for r in recs], 1),
+            "value": values,
         }
         for name, value in row.items():
             self._parts.setdefault(name, []).append(value.cpu().numpy())
 
+    def __len__(self) -> int:
+        return sum(len(part) for part in self._parts.get("index", []))
+
+    def state(self) -> dict[str, Array]:
+        """All rows, to go on from later."""
+        return {name: np.concatenate(parts) for name, parts in self._parts.items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        self._parts = {name: [rows] for name, rows in state.items()}
+
+    @property
+    def score(self) -> float:
+        return float(self.state()["value"].mean())
+
     def table(self) -> SampleTable:
-        return SampleTable(**{name: np.concatenate(parts) for name, parts in self._parts.items()})
+        return SampleTable(**{name: rows for name, rows in self.state().items() if name != "value"})

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from scipy import stats
-
-from frpt.diagnose.diagnosis import Array
 from frpt.diagnose.report.tables import Column, Table, row
 from frpt.diagnose.report.words import number
-from frpt.diagnose.trajectory import Correlation, Trajectory
+from frpt.diagnose.trajectory import Trajectory
 from frpt.errors import OptionError
 from frpt.train.compare import BACKPROP, Comparison
 from frpt.train.result import Result
@@ -117,7 +112,7 @@ def _curve(r: Result) -> dict[str, Any]:
 
 
 def _trajectory(t: Trajectory, name: str) -> Block:
-    found = [correlation(t.deviation[:, j], t.score) for j in range(len(t.layers))]
+    found = [t.correlation(layer) for layer in t.layers]
     columns = [
         Column("layer", "code"),
         Column("Pearson", hint="of deviation and score over checkpoints"),
@@ -142,18 +137,6 @@ def _trajectory(t: Trajectory, name: str) -> Block:
     }
     text = f"Deviation against {t.score_name} over {len(t.checkpoints)} checkpoints, one panel per layer."
     return Block("Deviation along training", text, Table(name, "Correlations", columns, rows), data)
-
-
-def correlation(deviation: Array, score: Array) -> Correlation:
-    """Over the checkpoints where both are numbers; NaN for fewer than three, or where one does not change."""
-    x, y = np.asarray(deviation, dtype=float), np.asarray(score, dtype=float)
-    ok = np.isfinite(x) & np.isfinite(y)
-    x, y = x[ok], y[ok]
-    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return Correlation(math.nan, math.nan, math.nan, math.nan)
-    pearson, spearman = stats.pearsonr(x, y), stats.spearmanr(x, y)
-    values = (pearson.statistic, pearson.pvalue, spearman.statistic, spearman.pvalue)
-    return Correlation(*(float(v) for v in values))
 
 
 def _better(higher: bool) -> str:

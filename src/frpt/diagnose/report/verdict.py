@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from frpt.diagnose.diagnosis import Diagnosis, LayerFinding
-from frpt.diagnose.report.words import class_name, number, percent, score
+from frpt.diagnose.report.words import class_name, percent, score
+
+CLEAR = 0.05
+"""Share of the loss that refitting a layer has to take back for it to stand out."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,21 @@ def verdict(d: Diagnosis) -> Verdict:
         sentences.append(
             f"{wrong:,} of them ({percent(wrong / count)}) {'needs' if wrong == 1 else 'need'} a correction."
         )
-    if first is not None and math.isfinite(first.deviation) and math.isfinite(first.closed):
-        sentences.append(_of_layer(first))
+    if first is not None:
+        sentences.append(_of_fault(d, first))
+        if math.isfinite(first.deviation) and math.isfinite(first.closed):
+            sentences.append(_of_layer(first))
     return Verdict("" if first is None else first.name, sentences, _facts(d, said, count, wrong, first))
+
+
+def _of_fault(d: Diagnosis, first: LayerFinding) -> str:
+    others = [f for f in d.layers if f.name != first.name]
+    second = max(others, key=lambda f: f.fault, default=None)
+    taken = f"takes back {percent(first.fault)} of the loss on samples it was not fitted to"
+    if not first.fault >= CLEAR:
+        return f"No single layer stands out: refitting {first.name} alone, the best of them, {taken}."
+    more = "" if second is None else f", the next best, {second.name}, {percent(max(second.fault, 0.0))}"
+    return f"The fault is most likely in {first.name}: refitting it alone {taken}{more}."
 
 
 def _of_layer(f: LayerFinding) -> str:
@@ -61,7 +76,9 @@ def _facts(d: Diagnosis, said: str, count: int, wrong: int, first: LayerFinding 
         Fact("need a correction", percent(wrong / count) if count else "–", f"{wrong:,} of {count:,}"),
     ]
     if first is not None:
-        facts.append(Fact("likeliest fault", first.name, f"deviation {number(first.deviation, 3)}", code=True))
+        clear = first.fault >= CLEAR
+        note = f"refitting it takes back {percent(first.fault)} of the loss"
+        facts.append(Fact("likeliest fault", first.name if clear else "none stands out", note, code=clear))
     pair = max(d.pairs, key=lambda p: p.count, default=None)
     if pair is not None:
         label, taken = class_name(d.class_names, pair.label), class_name(d.class_names, pair.predicted)
