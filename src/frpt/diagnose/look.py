@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from rich.progress import Progress
 from torch import Tensor
 
@@ -24,10 +23,10 @@ from frpt.graph.names import OUTPUT
 from frpt.reverser import Reverser
 from frpt.targets.source import Source
 
-REFIT = 1024
+REFIT = 768
 """Samples to refit layers with, half of them held out."""
-_TRUST, _PAIR, _GALLERY = 32, 32, 64
-"""Samples to measure trust with, of a pair, in a batch of the gallery."""
+_TRUST, _GALLERY = 32, 64
+"""Samples to measure trust with, and in a batch of the gallery."""
 
 
 class Look:
@@ -73,9 +72,10 @@ class Look:
         out = found[OUTPUT].anchor
         ids = class_ids(out, y)
         _, values = scored(self.rev, out, y)
+        predicted = None if ids is None else out.argmax(1)
         for name, rec in found.items():
-            self.tallies[name].add(rec, ids)
-        self.rows.add(part, ids, None if ids is None else out.argmax(1), values, found)
+            self.tallies[name].add(rec, ids, predicted)
+        self.rows.add(part, ids, predicted, values, found)
 
     def _state(self) -> dict[str, Array]:
         layers = {f"{name}/{k}": v for name, tally in self.tallies.items() for k, v in tally.state().items()}
@@ -139,22 +139,13 @@ class Look:
                 )
         return tuple(found)
 
-    def pairs(self, table: SampleTable, confusion: Array, most: int, size: int) -> tuple[PairFinding, ...]:
-        """The most frequent confusions: what would have to move, from up to 32 samples of each."""
-        confused = list(_confused(confusion, most))
-        mine = [np.flatnonzero((table.label == a) & (table.predicted == b) & table.corrected) for a, b, _ in confused]
-        rows = np.concatenate([rows[:_PAIR] for rows in mine]) if mine else np.zeros(0, dtype=np.int64)
-        parts: dict[str, list[Array]] = {name: [] for name in self.layers}
-        for part, x, y in self.source.batches([table.index[rows].tolist()] if len(rows) else [], size):
-            for name, rec in self.rev.reconstruct(x, y, at=self.layers).items():
-                everyone = torch.arange(len(part), device=rec.target.device)
-                parts[name].append(self.tallies[name].shares(rec, everyone)[0].cpu().numpy())
-        shares = {name: np.concatenate(p) for name, p in parts.items() if p}
-        found, first = [], 0
-        for (label, predicted, count), own in zip(confused, mine, strict=True):
-            here = slice(first, first := first + min(len(own), _PAIR))
+    def pairs(self, table: SampleTable, confusion: Array, most: int) -> tuple[PairFinding, ...]:
+        """The most frequent confusions: what would have to move."""
+        found = []
+        for label, predicted, count in _confused(confusion, most):
+            own = (table.label == label) & (table.predicted == predicted) & table.corrected
             deviation = {n: float(table.deviation[own, i].mean()) for i, n in enumerate(self.layers)}
-            channels = {name: share[here].mean(0) for name, share in shares.items()}
+            channels = {n: tally.mean_of_pair(label, predicted) for n, tally in self.tallies.items()}
             found.append(PairFinding(label, predicted, count, deviation, channels))
         return tuple(found)
 

@@ -78,7 +78,7 @@ def diagnose(
         faults = look.faults(looked, min(size, REFIT), seed)
         bar.update(task, description="response maps")
         shown = look.gallery(table, gallery, mean, std)
-        confused = look.pairs(table, confusion, pairs, size)
+        confused = look.pairs(table, confusion, pairs)
     saved.done()
     findings = look.findings(table, faults, trusted)
     return Diagnosis(

@@ -13,6 +13,9 @@ from frpt.diagnose.diagnosis import Array, SampleTable
 from frpt.reconstruction import Reconstruction
 from frpt.samples import Samples
 
+_PAIRS = 4096
+"""Confused pairs of classes kept apart; of more classes than that gives, those that turn up first."""
+
 
 class LayerTally:
     """One layer, over the samples that need a correction. Shares of ‖a* − â‖² per channel, class and position."""
@@ -23,10 +26,11 @@ class LayerTally:
         self.per_class = np.zeros(classes)
         self.channels = np.zeros(where.channels)
         self.positions = np.zeros(where.sites)
+        self.pairs: dict[tuple[int, int], Array] = {}
         self.count = 0
 
-    def add(self, rec: Reconstruction, labels: Tensor | None) -> None:
-        """One batch. labels: (b,) class ids, or None."""
+    def add(self, rec: Reconstruction, labels: Tensor | None, predicted: Tensor | None) -> None:
+        """One batch. labels, predicted: (b,) class ids, or None."""
         rows = rec.corrected.nonzero().squeeze(1)
         if len(rows) == 0:
             return
@@ -35,10 +39,19 @@ class LayerTally:
         if self.positions.size:
             self.positions += positions.sum(0).reshape(self.positions.shape).cpu().numpy()
         self.count += len(rows)
-        if labels is not None and len(self.per_class):
-            ids = labels[rows].cpu()
-            np.add.at(self.by_class, ids.numpy(), channels.cpu().numpy())
-            np.add.at(self.per_class, ids.numpy(), 1)
+        if labels is not None and predicted is not None:
+            self._add_classes(labels.to(rows.device)[rows].cpu().numpy(), predicted[rows].cpu().numpy(), channels)
+
+    def _add_classes(self, ids: Array, predicted: Array, channels: Tensor) -> None:
+        shares = channels.cpu().numpy()
+        np.add.at(self.by_class, ids, shares)
+        np.add.at(self.per_class, ids, 1)
+        pairs, of = np.unique(np.stack([ids, predicted], 1), axis=0, return_inverse=True)
+        sums = np.zeros((len(pairs), shares.shape[1]))
+        np.add.at(sums, of.reshape(-1), shares)
+        for (label, taken), total in zip(pairs.tolist(), sums, strict=True):
+            if (label, taken) in self.pairs or len(self.pairs) < _PAIRS:
+                self.pairs[label, taken] = self.pairs.get((label, taken), 0.0) + total
 
     def shares(self, rec: Reconstruction, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(k, channels) and (k, positions) of some samples, each summing to one."""
@@ -51,18 +64,28 @@ class LayerTally:
     def state(self) -> dict[str, Array]:
         """The sums, to go on from later."""
         held = {"by_class": self.by_class, "per_class": self.per_class, "channels": self.channels}
-        return {**held, "positions": self.positions, "count": np.array([self.count])}
+        keys = np.array(list(self.pairs), dtype=np.int64).reshape(-1, 2)
+        sums = np.stack([*self.pairs.values()]) if self.pairs else np.zeros((0, len(self.channels)))
+        more = {"positions": self.positions, "count": np.array([self.count]), "pairs": keys, "pair_sums": sums}
+        return {**held, **more}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         self.by_class, self.per_class = state["by_class"].copy(), state["per_class"].copy()
         self.channels, self.positions = state["channels"].copy(), state["positions"].copy()
         self.count = int(state["count"][0])
+        keys = [(int(a), int(b)) for a, b in state["pairs"]]
+        self.pairs = dict(zip(keys, state["pair_sums"].copy(), strict=True))
 
     def mean_channels(self) -> Array:
         return self.channels / max(self.count, 1)
 
     def mean_by_class(self) -> Array:
         return self.by_class / np.maximum(self.per_class, 1)[:, None]
+
+    def mean_of_pair(self, label: int, predicted: int) -> Array:
+        total = self.pairs.get((label, predicted), np.zeros(len(self.channels)))
+        share: Array = total / max(total.sum(), 1e-300)
+        return share
 
     def mean_positions(self) -> Array:
         return self.positions / max(self.count, 1)

@@ -49,7 +49,7 @@ def trust(rev: Reverser, x: Any, y: Tensor, layers: Sequence[str], seed: int = 0
         units = _units(walk, plan, {rev.node(n, inputs)[1]: n for n in layers}, g)
     bounds = {u.layer: u.bound for u in units if u.layer} | {"out": 0.0}
     if rev.preset.closing is not None:
-        bounds |= {n: b for n in layers if (b := _path_bound(rev, inputs, y, n, g)) is not None}
+        bounds |= _path_bounds(rev, inputs, y, layers, g)
     return Trust(tuple(units), {n: bounds.get(n, float("nan")) for n in layers})
 
 
@@ -103,24 +103,26 @@ def _units(walk: Walk, plan: Plan, names: dict[Any, str], g: torch.Generator) ->
     return found
 
 
-def _path_bound(rev: Reverser, inputs: Inputs, y: Tensor, layer: str, g: torch.Generator) -> float | None:
-    """The bound of what ``reconstruct`` returns for a layer, the whole path its only unit. None at the output."""
-    with rev.walking(inputs, y, [layer]) as (walk, (plan,)):
-        if plan.whole is None or len(walk.index) == 0:
-            return None
-        first = walk.to(plan)
-        start = walk.target
-        samples, into = walk.record.samples(plan.whole.sink), walk.record.samples(plan.at)
-        output = walk.values[plan.whole.sink]
+def _path_bounds(
+    rev: Reverser, inputs: Inputs, y: Tensor, layers: Sequence[str], g: torch.Generator
+) -> dict[str, float]:
+    """The bounds of what ``reconstruct`` returns, the whole path the only unit."""
+    with rev.walking(inputs, y, layers) as (walk, plans):
+        first = {p.layer: walk.to(p) for p in plans if p.whole is not None}
+        start, output = walk.target, walk.values[walk.captured.output]
+        samples = walk.record.samples(walk.captured.output)
     wanted = samples.norm(start.double() - output.double())
     noise = torch.randn(start.shape, generator=g, dtype=torch.float64).to(start)
     noise = noise * samples.over(_SHIFT * relative(wanted, samples.norm(noise)), noise).to(noise)
-    with rev.walking(inputs, start + noise, [layer]) as (walk, (plan,)):
-        moved = walk.to(plan)
-    rho = relative(into.norm(moved.target.double() - first.target.double()), samples.norm(noise))
-    size = into.norm(first.target.double() - first.anchor.double())
-    error = rho * (1 - first.closed) * wanted
-    return _median(_over(error, size)[first.corrected])
+    with rev.walking(inputs, start + noise, layers) as (walk, plans):
+        moved = {p.layer: walk.to(p) for p in plans if p.whole is not None}
+    bounds = {}
+    for name, rec in first.items():
+        into = rev.samples(name)
+        rho = relative(into.norm(moved[name].target.double() - rec.target.double()), samples.norm(noise))
+        size = into.norm(rec.target.double() - rec.anchor.double())
+        bounds[name] = _median(_over(rho * (1 - rec.closed) * wanted, size)[rec.corrected])
+    return bounds
 
 
 def _over(error: Tensor, size: Tensor) -> Tensor:

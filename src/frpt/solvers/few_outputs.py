@@ -23,7 +23,7 @@ _TOGETHER = 512
 _COPIES = 3
 """Tensors of a Jacobian's size alive at one time: it, what its making and its products take."""
 _LENGTHS = (1.0, 0.5, 0.2)
-_ROUNDS = 3
+_ROUNDS = 2
 """Looks at which entries sit on a bound."""
 _RIDGE = 1e-4
 """In units of the mean of JJᵀ's diagonal: smaller ones let float32 noise decide where J is nearly of lower rank."""
@@ -111,7 +111,7 @@ def _nearest(problem: Problem, state: _State) -> Tensor:
             break
         z, fixed = torch.clamp(z, low, high), fixed | outside
         left -= _times(J, torch.where(outside, z, 0.0))
-        J.masked_fill_(outside[:, None], 0.0)  # what is on its bound moves no more
+        J.mul_(~outside[:, None])  # what is on its bound moves no more
     return centre + z
 
 
