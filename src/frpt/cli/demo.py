@@ -1,4 +1,4 @@
-"""`frpt demo`: the whole job on embedded digits: a CNN, its reverse path, targets, post-training, comparison."""
+"""`frpt demo`: the whole job on embedded digits: a CNN, its diagnosis, targets, post-training, comparison, report."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from frpt.data.digits import digits
+from frpt.diagnose import diagnose
+from frpt.diagnose.summary import show
 from frpt.reverser import Reverser
 from frpt.targets import write_targets
 from frpt.train import Comparison, compare
 from frpt.train.compare import BACKPROP
-from frpt.zoo import SimpleCNN, simple_cnn
+from frpt.zoo import simple_cnn
 
 LAYERS = ("stage2", "stage1")
 _RATE, _BATCH = 5e-3, 64
@@ -47,7 +49,7 @@ def train(console: Console, model: nn.Module, x: Tensor, y: Tensor, epochs: int,
 def run_demo(
     console: Console, out: Path, seed: int = 0, epochs: int = 30, post_epochs: int = 5, seeds: int = 3
 ) -> None:
-    """Train the paper's MNIST SimpleCNN, show what its mistakes need, write targets, post-train in three ways."""
+    """Train the paper's MNIST SimpleCNN, diagnose it, write targets, post-train in three ways, write the report."""
     torch.manual_seed(seed)
     (x, y), (x_test, y_test) = digits(seed)
     model = simple_cnn("mnist")
@@ -57,7 +59,10 @@ def run_demo(
     out.mkdir(parents=True, exist_ok=True)
     save_file(model.state_dict(), out / "model.safetensors")
     rev = Reverser(model, x[:8], margin=0.1)
-    _show_mistakes(console, rev, model, x_test, y_test)
+    console.print("", str(rev.plan(LAYERS[-1])), sep="\n", markup=False, highlight=False)
+    console.print("\nwhere it goes wrong on the test set:")
+    diagnosis = diagnose(model, TensorDataset(x_test, y_test), LAYERS, margin=0.1, seed=seed)
+    show(diagnosis, console)
     data, val = TensorDataset(x, y), TensorDataset(x_test, y_test)
     console.print(f"\nwriting targets for {len(x)} training samples, then post-training {seeds} seeds x 3 arms each:")
     store = write_targets(rev, data, LAYERS, out / "targets")
@@ -75,33 +80,13 @@ def run_demo(
     )
     console.print(_table(found))
     console.print("\nA gain over back-propagation that anchor-only has as well is not owed to reconstruction.")
-    for what, path in (("model", "model.safetensors"), ("targets", "targets"), ("every run", "comparison-*.csv, logs")):
+    diagnosis.to_html(out / "report.html", title="SimpleCNN on digits", results=list(found.values()))
+    diagnosis.to_csv(out / "diagnosis")
+    for what, path in (
+        ("model", "model.safetensors"), ("targets", "targets"), ("every run", "comparison-*.csv, logs"),
+        ("diagnosis", "diagnosis"), ("report", "report.html (open it in a browser)"),
+    ):  # fmt: skip
         console.print(f"{what:10} {out}/{path}", highlight=False)
-
-
-def _show_mistakes(console: Console, rev: Reverser, model: SimpleCNN, x: Tensor, y: Tensor) -> None:
-    """The reverse path, and for the samples the network gets wrong what each layer should have produced."""
-    with torch.no_grad():
-        wrong = model(x).argmax(1) != y
-    console.print(
-        f"\ntest accuracy {100 * (1 - float(wrong.float().mean())):.1f} %, {int(wrong.sum())} samples wrong\n"
-    )
-    x, y = x[wrong], y[wrong]
-    console.print(str(rev.plan(LAYERS[-1])), markup=False, highlight=False)
-    if len(x) == 0:
-        return
-    found = rev.reconstruct(x, y, at=list(LAYERS))
-    table = Table("layer", "deviation", "residual closed", "right when run on from the target", box=None)
-    for name, rec in found.items():
-        right = (rev.run(x, name, rec.target).argmax(1) == y).float().mean()
-        table.add_row(
-            name,
-            f"{float(rec.deviation.mean()):.4f}",
-            f"{100 * float(rec.closed.mean()):.1f} %",
-            f"{100 * float(right):.1f} %",
-        )
-    console.print(f"\nwhat the {len(x)} wrong test samples need:")
-    console.print(table)
 
 
 def _table(found: dict[str, Comparison]) -> Table:

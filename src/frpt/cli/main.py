@@ -10,6 +10,7 @@ from rich.table import Table
 
 from frpt.cli import targets
 from frpt.cli.demo import run_demo
+from frpt.cli.diagnose import diagnose
 from frpt.cli.shared import InputShape, ModelSpec, Output, PresetName, console, errors, reverser
 from frpt.cli.train import train
 
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 app.add_typer(targets.app, name="targets")
 app.command()(train)
+app.command()(diagnose)
 
 
 @app.command()
@@ -62,6 +64,6 @@ def demo(
     post_epochs: Annotated[int, typer.Option(min=1, help="Post-training epochs of each run.")] = 5,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the comparison.")] = 3,
 ) -> None:
-    """Train the paper's MNIST SimpleCNN on embedded digits, write targets, and compare three ways of post-training."""
+    """Train the paper's MNIST SimpleCNN on embedded digits, diagnose it, write targets, post-train it in three ways."""
     with errors():
         run_demo(console, out, seed, epochs, post_epochs, seeds)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
 
 from frpt.cli.models import load
-from frpt.errors import FrptError
+from frpt.errors import FrptError, OptionError
 from frpt.reverser import Reverser
 
 console = Console(soft_wrap=True)
@@ -42,6 +46,22 @@ def picker(output: str | None) -> str | int | None:
     return int(output) if output is not None and output.lstrip("-").isdigit() else output
 
 
+def patterns(blocks: str | None) -> str | list[str] | None:
+    """``--blocks``: a word, or module patterns separated by commas."""
+    return blocks.split(",") if blocks and blocks not in ("finest", "stages", "path") else blocks
+
+
+def loaded(model: nn.Module, weights: Path) -> nn.Module:
+    """The model with the weights of a safetensors file."""
+    try:
+        model.load_state_dict(load_file(weights))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise OptionError(
+            f"the weights {str(weights)!r} cannot be loaded into {type(model).__name__}: {error}"
+        ) from error
+    return model
+
+
 def reverser(
     model: str,
     shapes: list[str] | None,
@@ -52,5 +72,6 @@ def reverser(
     margin: float | None = None,
 ) -> Reverser:
     module, inputs = load(model, shapes or [])
-    patterns = blocks.split(",") if blocks and blocks not in ("finest", "stages", "path") else blocks
-    return Reverser(module, inputs, output=picker(output), preset=preset, blocks=patterns, embed=embed, margin=margin)
+    return Reverser(
+        module, inputs, output=picker(output), preset=preset, blocks=patterns(blocks), embed=embed, margin=margin
+    )

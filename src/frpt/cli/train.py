@@ -7,13 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import nn
 
 from frpt.cli.models import load_data, load_model
-from frpt.cli.shared import ModelSpec, Output, console, errors, picker
-from frpt.errors import OptionError
+from frpt.cli.shared import ModelSpec, Output, console, errors, loaded, picker
 from frpt.train import compare, post_train
 from frpt.train.settings import Options
 
@@ -57,7 +53,7 @@ def train(
     """Post-train the part of a model before a layer; run again after an interruption with --checkpoint, it goes on."""
     with errors():
         trained, tests = _data(data, val)
-        source = load_model(model) if weights is None else _loaded(load_model(model), weights)
+        source = load_model(model) if weights is None else loaded(load_model(model), weights)
         options: Options = {
             "epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "metric": metric,
             "preset": preset, "output": picker(output),
@@ -93,13 +89,3 @@ def _data(data: str, val: str | None) -> tuple[Any, Any]:
     if isinstance(made, tuple) and len(made) == 2 and all(hasattr(d, "__getitem__") for d in made):
         return made if val is None else (made[0], load_data(val))
     return made, None if val is None else load_data(val)
-
-
-def _loaded(model: nn.Module, weights: Path) -> nn.Module:
-    try:
-        model.load_state_dict(load_file(weights))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise OptionError(
-            f"the weights {str(weights)!r} cannot be loaded into {type(model).__name__}: {error}"
-        ) from error
-    return model

@@ -1,0 +1,67 @@
+"""`frpt diagnose`: where a network goes wrong, in the terminal, as a page, tables and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from frpt.cli.models import load_data, load_model
+from frpt.cli.shared import ModelSpec, Output, PresetName, console, errors, loaded, patterns, picker
+from frpt.diagnose import diagnose as run
+from frpt.diagnose.summary import show
+from frpt.errors import OptionError
+
+Numbers = Annotated[str | None, typer.Option(help="Of the inputs' normalisation, a number or one for each channel.")]
+
+
+def diagnose(
+    model: ModelSpec,
+    data: Annotated[str, typer.Option(metavar="package.module:factory", help="A data set of pairs (inputs, label).")],
+    at: Annotated[list[str] | None, typer.Option(help="A layer; once per layer. Default: outermost modules.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="A safetensors file to load into the model first.")] = None,
+    html: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    csv: Annotated[Path | None, typer.Option(help="A directory for the tables.")] = None,
+    classes: Annotated[str | None, typer.Option(help="Class names separated by commas, or a file of lines.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Look at so many, evenly spaced.")] = None,
+    gallery: Annotated[int, typer.Option(min=0, help="Samples shown with response maps.")] = 48,
+    output: Output = None,
+    preset: PresetName = "default",
+    embed: Annotated[str | None, typer.Option(help="nearest, max_assign, one_hot or regression.")] = None,
+    margin: Annotated[float | None, typer.Option(help="By how much the label's score shall win.")] = None,
+    blocks: Annotated[str | None, typer.Option(help="finest, stages, or module patterns separated by commas.")] = None,
+    mean: Numbers = None,
+    std: Numbers = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples reconstructed at a time.")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that load samples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Which samples are looked at more closely.")] = 0,
+    checkpoint: Annotated[Path | None, typer.Option(help="A file that a stopped diagnosis goes on from.")] = None,
+) -> None:
+    """Say which layer the network goes wrong in, for which classes and samples, and write a report to look at."""
+    with errors():
+        network = load_model(model)
+        found = run(
+            network if weights is None else loaded(network, weights), load_data(data), at, class_names=_names(classes),
+            samples=samples, gallery=gallery, output=picker(output), preset=preset, embed=embed, margin=margin,
+            blocks=patterns(blocks), mean=_numbers(mean), std=_numbers(std), batch_size=batch_size, workers=workers,
+            seed=seed, checkpoint=checkpoint,
+        )  # fmt: skip
+        show(found, console)
+        written = [found.to_html(html), *([] if csv is None else [found.to_csv(csv)[0].parent])]
+        console.print("\nwritten to " + ", ".join(map(str, written)), markup=False, highlight=False)
+
+
+def _names(classes: str | None) -> list[str] | None:
+    if classes is None:
+        return None
+    if "," in classes or not Path(classes).is_file():
+        return classes.split(",")
+    return [line.strip() for line in Path(classes).read_text().splitlines() if line.strip()]
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    try:
+        return None if text is None else [float(n) for n in text.split(",")]
+    except ValueError as error:
+        raise OptionError(f"--mean and --std are numbers separated by commas, got {text!r}") from error
