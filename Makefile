@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint browser bench bench-conv bench-composite bench-store bench-train clean
+.PHONY: demo test lint browser bench bench-conv bench-composite bench-store bench-train bench-diagnose clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("frpt needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
@@ -45,6 +45,9 @@ bench-store: $(READY)
 
 bench-train: $(READY)
 	$(BIN)/python benchmarks/train.py
+
+bench-diagnose: $(READY)
+	$(BIN)/python benchmarks/diagnose.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

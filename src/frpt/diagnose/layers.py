@@ -9,7 +9,7 @@ from frpt.graph.names import OUTPUT
 from frpt.reverser import Reverser
 from frpt.targets.source import spread
 
-_MOST, _LEAST = 12, 3
+_MOST, _LEAST = 12, 2
 
 
 def chosen(rev: Reverser, at: str | Sequence[str] | None) -> list[str]:
@@ -27,7 +27,7 @@ def chosen(rev: Reverser, at: str | Sequence[str] | None) -> list[str]:
 
 
 def _outermost(rev: Reverser) -> list[str]:
-    """Modules at the first level of nesting with at least three that can be walked back to; at most twelve of them."""
+    """Modules at the first level of nesting with at least two that can be walked back to; at most twelve of them."""
     modules = {name for name, _ in rev.model.named_modules() if name}
     names = [name for name in rev.layers if name in modules]
     found: list[str] = []

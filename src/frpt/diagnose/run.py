@@ -65,6 +65,8 @@ def diagnose(
         model, example, output=output, preset=preset, embed=embed, margin=margin, class_dim=class_dim, blocks=blocks
     )
     layers = chosen(rev, at)
+    if strange := set(layouts or {}) - set(layers):
+        raise OptionError(f"layouts names {', '.join(map(repr, sorted(strange)))}, not among the layers {layers}")
     size = batch_size or fitting_batch(rev, source, layers)
     look = Look(rev, source, layers, layouts, class_names)
     saved = Checkpoint(checkpoint, _settings(rev, source, layers, looked, size))

@@ -39,7 +39,7 @@ def show(d: Diagnosis, console: Console | None = None) -> None:
 
 def _sentences(d: Diagnosis) -> list[str]:
     advised = ", ".join(d.advice.layers) or "none"
-    return [*verdict(d).sentences, f"Layers to be trusted as l_R: {advised} ({d.advice.reason})."]
+    return [*verdict(d).sentences, f"Layers to be trusted as l_R: {advised}. {d.advice.reason}"]
 
 
 def _tables(d: Diagnosis) -> list[tuple[Sequence[str], Sequence[Sequence[str]]]]:

@@ -63,21 +63,21 @@ def advise(layers: Sequence[LayerFinding]) -> Advice:
     inner = [f for f in trusted if f.depth > 0]
     if not inner:
         first = next((f for f in layers if f.depth > 0), None)
-        return Advice((), "no inner layer was diagnosed" if first is None else f"not even {_why_not(first)}")
+        return Advice((), "No inner layer was diagnosed." if first is None else f"None: {_why_not(first)}.")
     worst = max(inner, key=lambda f: f.bound)
     reason = (
-        f"down to {inner[-1].name!r} at least {100 * min(f.closed for f in inner):.1f} % of the output's residual is "
+        f"Down to {inner[-1].name} at least {100 * min(f.closed for f in inner):.1f} % of the output's residual is "
         f"closed, and the error of the target is at most {worst.bound:.2g} of the correction"
     )
     if len(trusted) < len(layers):
         reason += "; " + _why_not(layers[len(trusted)])
-    return Advice(tuple(f.name for f in inner), reason)
+    return Advice(tuple(f.name for f in inner), reason + ".")
 
 
 def _why_not(found: LayerFinding) -> str:
     if not found.closed >= CLOSED:
-        return f"at {found.name!r} only {100 * found.closed:.1f} % of the residual is closed"
-    return f"at {found.name!r} the error may be {found.bound:.2g} of the correction"
+        return f"at {found.name} only {100 * found.closed:.1f} % of the residual is closed"
+    return f"at {found.name} the error may be {found.bound:.2g} of the correction"
 
 
 def _units(walk: Walk, plan: Plan, names: dict[Any, str], g: torch.Generator) -> list[UnitFinding]:

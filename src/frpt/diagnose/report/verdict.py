@@ -26,9 +26,10 @@ class Fact:
 
 @dataclass(frozen=True)
 class Verdict:
-    """layer: the likeliest place of the fault, "" if there is none."""
+    """layer: the likeliest place of the fault, "" if none stands out. wrong: samples that need a correction."""
 
     layer: str
+    wrong: int
     sentences: list[str]
     facts: list[Fact]
 
@@ -50,7 +51,8 @@ def verdict(d: Diagnosis) -> Verdict:
         sentences.append(_of_fault(d, first))
         if math.isfinite(first.deviation) and math.isfinite(first.closed):
             sentences.append(_of_layer(first))
-    return Verdict("" if first is None else first.name, sentences, _facts(d, said, count, wrong, first))
+    layer = first.name if first is not None and first.fault >= CLEAR else ""
+    return Verdict(layer, wrong, sentences, _facts(d, said, count, wrong, first))
 
 
 def _of_fault(d: Diagnosis, first: LayerFinding) -> str:

@@ -1,0 +1,102 @@
+"""What a diagnosis costs: 10,000 CIFAR-shaped images at all layers of the SimpleCNN, in epochs of its training (bar 2).
+
+With ``--cifar DIR`` on CIFAR-10 itself, where an epoch is 50,000 images. Without, on data as in ``train.py``: a smooth
+pattern for each class under noise, a fifth of the labels another class's. Before that, the memory that a data set twice
+as large takes (bar: no more), and after it, planted faults: the weights of one layer moved by noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import resource
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+from train import cifar, pretrained, right, samples, simple_cnn, training
+
+import frpt
+
+LAYERS = ("stage4", "stage3", "stage2", "stage1")
+
+
+class Made(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Images made when they are asked for, so that the data set itself takes no memory."""
+
+    def __init__(self, count: int, wrong: float) -> None:
+        self.count, self.wrong = count, wrong
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if i >= self.count:
+            raise IndexError(i)
+        x, y = samples(1, 5.0, 1000 + i, self.wrong)
+        return x[0], y[0]
+
+
+def diagnosing(model: nn.Module, data: Dataset[tuple[torch.Tensor, torch.Tensor]]) -> tuple[float, frpt.Diagnosis]:
+    start = time.perf_counter()
+    found = frpt.diagnose(model.eval(), data, LAYERS, progress=False)
+    return time.perf_counter() - start, found
+
+
+def planted(model: nn.Module, data: TensorDataset, plants: int, strength: float) -> int:
+    """Random faults whose layer, or the one after it, is ranked first."""
+    g, hits = torch.Generator().manual_seed(0), 0
+    order, modules = [*reversed(LAYERS), "out"], [*reversed(LAYERS), "classifier"]
+    for _ in range(plants):
+        broken, place = copy.deepcopy(model), int(torch.randint(len(order), (1,), generator=g))
+        with torch.no_grad():
+            for p in broken.get_submodule(modules[place]).parameters():
+                if p.dim() > 1:
+                    noise = torch.randn(p.shape, generator=g)
+                    p += strength * p.norm() / noise.norm() * noise
+        d = frpt.diagnose(broken, data, LAYERS, gallery=0, progress=False)
+        hits += order.index(d.ranking[0]) in (place, place + 1)
+        faults = ", ".join(f"{f.name} {100 * f.fault:.0f}" for f in d.layers)
+        print(f"  planted in {order[place]:7s} accuracy {d.score:.2f}  taken back, %: {faults}", flush=True)
+    return hits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cifar", type=Path, help="folder with CIFAR-10's parquet files")
+    parser.add_argument("--epochs", type=int, default=5, help="of the network's training on CIFAR-10")
+    parser.add_argument("--plants", type=int, default=10)
+    parser.add_argument("--strength", type=float, default=0.7, help="norm of a planted fault, relative to the weights'")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    model, _ = simple_cnn()
+    peaks = []
+    for count in (2_000, 4_000):
+        diagnosing(model, Made(count, 0.2))
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(f"peak memory after 2,000 and 4,000 images made on the fly: {peaks[0]:.0f} and {peaks[1]:.0f} MiB")
+    if options.cifar is None:
+        pretrained(model, 5.0, 0.2)
+        data = TensorDataset(*samples(10_000, 5.0, 4, 0.2))
+        still = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
+        epoch = 5 * training(model, data, 64, still)  # of 50,000 images
+    else:
+        whole = cifar(options.cifar)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+        epoch = statistics.median(training(model, whole, 64, optimizer) for _ in range(options.epochs))
+        data = TensorDataset(*(t[:10_000] for t in whole.tensors))
+    wrong = 1 - right(model, *data.tensors)
+    took, found = diagnosing(model, data)
+    print(f"{len(data)} images, {100 * wrong:.1f} % wrong, {torch.get_num_threads()} threads")
+    print(f"diagnosis of {len(found.layers)} layers: {took:.1f} s, {took / epoch:.2f} epochs of training (bar 2)")
+    print(f"\n{options.plants} planted faults, {options.strength:g} of the weights' norm")
+    fewer = TensorDataset(*(t[:1000] for t in data.tensors))
+    hits = planted(model, fewer, options.plants, options.strength)
+    print(f"named first, or the layer after: {hits} of {options.plants} (bar 9)")
+
+
+if __name__ == "__main__":
+    main()
