@@ -25,7 +25,7 @@ from frpt.targets.source import Source
 
 REFIT = 768
 """Samples to refit layers with, half of them held out."""
-_TRUST, _GALLERY = 32, 64
+_TRUST, _GALLERY = 24, 64
 """Samples to measure trust with, and in a batch of the gallery."""
 
 
