@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
-from train import cifar, pretrained, right, samples, simple_cnn, training
 
 import frpt
+from train import cifar, pretrained, right, samples, simple_cnn, training
 
 LAYERS = ("stage4", "stage3", "stage2", "stage1")
 

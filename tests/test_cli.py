@@ -67,3 +67,5 @@ def test_demo_runs_and_reproduces(tmp_path: Path) -> None:
     assert (run / "model.safetensors").exists()
     assert len((run / "comparison-stage1.csv").read_text().splitlines()) == 1 + 2 * 3
     assert frpt.TargetStore(run / "targets").verify(progress=False) == []
+    assert "Where to post-train" in (run / "report.html").read_text()
+    assert (run / "diagnosis" / "layers.csv").exists()

@@ -234,6 +234,28 @@ def test_regression_with_two_inputs() -> None:
     assert d.to_pandas("samples").shape[0] == 40
 
 
+class PerPixel(nn.Module):
+    """Scores for each of 3 classes at 3 places: which axis has the classes cannot be told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 8), nn.Linear(8, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.tanh(self.a(x))).unflatten(1, (3, 3))
+
+
+def test_labels_at_several_places_with_some_ignored() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 5), torch.randint(3, (40, 3))
+    y[::5] = -100
+    d = frpt.diagnose(PerPixel().eval(), TensorDataset(x, y), ["a"], class_dim=1, gallery=2, progress=False)
+    assert d.score_name == "accuracy"
+    assert not d.samples.corrected[::5].any()
+    assert all(np.isfinite(f.fault) for f in d.layers)
+    assert max(f.fault for f in d.layers) > 0, "an untrained network is far from rest"
+
+
 def test_without_a_mistake_there_is_nothing_to_correct(
     trained: tuple[nn.Module, Tensor, Tensor], tmp_path: Path
 ) -> None:

@@ -21,10 +21,11 @@ from frpt.diagnose.trust import Trust, trust
 from frpt.errors import OptionError
 from frpt.graph.names import OUTPUT
 from frpt.reverser import Reverser
-from frpt.targets.source import Source
+from frpt.targets.source import Source, sample_bytes
 
 REFIT = 768
-"""Samples to refit layers with, half of them held out."""
+"""Samples to refit layers with, half of them held out; fewer, if their inputs and features take too much memory."""
+_LEAST_REFIT, _REFIT_BYTES = 64, 512 * 2**20
 _TRUST, _GALLERY = 24, 64
 """Samples to measure trust with, and in a batch of the gallery."""
 
@@ -110,7 +111,8 @@ class Look:
 
     def faults(self, looked: Sequence[int], size: int, seed: int) -> dict[str, float]:
         """Layer → what refitting it alone takes back of the loss, on held-out samples."""
-        some = np.random.default_rng(seed).permutation(np.asarray(looked))[:REFIT].tolist()
+        most = max(_LEAST_REFIT, min(REFIT, _REFIT_BYTES // sample_bytes(self.rev, self.source, self.layers)))
+        some = np.random.default_rng(seed).permutation(np.asarray(looked))[:most].tolist()
         half = len(some) // 2
         if half == 0:
             return dict.fromkeys(self.layers, 0.0)

@@ -65,6 +65,7 @@ class _Batch:
     nodes: list[Node]
     given: dict[Node, Any]
     labels: Tensor
+    class_dim: int | None
     count: int
     weights: dict[Node, str]
 
@@ -97,14 +98,14 @@ class _Part:
 
     def _loss(self, own: Weights) -> float:
         with torch.no_grad():
-            total = sum(float(_loss(b.out(own), b.labels)) * b.count for b in self.held)
+            total = sum(float(_loss(b.out(own), b)) * b.count for b in self.held)
         return total / sum(b.count for b in self.held)
 
     def _steps(self, own: Weights) -> Iterable[Weights]:
         """The step after some numbers of conjugate gradient iterations."""
         with torch.no_grad():
             outs = [b.out(own) for b in self.fitted]
-        r = self._pulled(own, [_slope(out, b.labels) for out, b in zip(outs, self.fitted, strict=True)])
+        r = self._pulled(own, [_slope(out, b) for out, b in zip(outs, self.fitted, strict=True)])
         step: Weights = {n: torch.zeros_like(w) for n, w in own.items()}
         p, size = r, _dot(r, r)
         for i in range(1, _LOOKS[-1] + 1):
@@ -127,7 +128,7 @@ class _Part:
         moved = {n: w + length * direction[n] for n, w in own.items()}
         with torch.no_grad():
             changes = [(b.out(moved) - out) / length for b, out in zip(self.fitted, outs, strict=True)]
-        bent = [_bent(out, b.labels, c) for b, out, c in zip(self.fitted, outs, changes, strict=True)]
+        bent = [_bent(out, b, c) for b, out, c in zip(self.fitted, outs, changes, strict=True)]
         return self._pulled(own, bent)
 
     def _pulled(self, own: Weights, vectors: Sequence[Tensor]) -> Weights:
@@ -152,41 +153,39 @@ def _batch(rev: Reverser, before: str | None, x: Any, y: Tensor) -> _Batch:
     names = {id(p): n for n, p in rev.model.named_parameters()}
     weights = {n: names[id(captured.held(n))] for n in captured.weights if id(captured.held(n)) in names}
     labels = torch.as_tensor(y).to(next(iter(inputs.tensors)).device)
-    return _Batch(captured, needed(captured, {output}, set(given)), given, labels, inputs.batch, weights)
+    return _Batch(
+        captured, needed(captured, {output}, set(given)), given, labels, rev.embedder.class_dim, inputs.batch, weights
+    )
 
 
-def _scores(out: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Class scores and labels as (n, c) and (n,), and the class axis."""
-    axis = class_dim(out, labels)
-    return out.movedim(axis, -1).flatten(0, -2), labels.flatten(), axis
+def _axis(out: Tensor, b: _Batch) -> int:
+    return class_dim(out, b.labels) if b.class_dim is None else b.class_dim
 
 
-def _loss(out: Tensor, labels: Tensor) -> Tensor:
+def _loss(out: Tensor, b: _Batch) -> Tensor:
     """Cross-entropy of class ids, else the mean squared error."""
-    if labels.is_floating_point():
-        return F.mse_loss(out, labels.to(out))
-    scores, ids, _ = _scores(out, labels)
-    return F.cross_entropy(scores, ids)
+    if b.labels.is_floating_point():
+        return F.mse_loss(out, b.labels.to(out))
+    return F.cross_entropy(out.movedim(_axis(out, b), -1).flatten(0, -2), b.labels.flatten())
 
 
-def _slope(out: Tensor, labels: Tensor) -> Tensor:
-    """g, like the output."""
-    if labels.is_floating_point():
-        return labels.to(out) - out
-    scores, ids, axis = _scores(out, labels)
-    wanted = F.one_hot(ids.clamp_min(0), scores.shape[1]).to(scores)
-    g = torch.where((ids >= 0)[:, None], wanted - scores.softmax(1), 0.0)
-    return g.reshape(out.movedim(axis, -1).shape).movedim(-1, axis)
+def _slope(out: Tensor, b: _Batch) -> Tensor:
+    """g, like the output; zero where a label is ignored."""
+    if b.labels.is_floating_point():
+        return b.labels.to(out) - out
+    axis = _axis(out, b)
+    p = out.movedim(axis, -1).softmax(-1)
+    g = F.one_hot(b.labels.clamp_min(0), p.shape[-1]).to(p) - p
+    return ((b.labels >= 0)[..., None] * g).movedim(-1, axis)
 
 
-def _bent(out: Tensor, labels: Tensor, change: Tensor) -> Tensor:
+def _bent(out: Tensor, b: _Batch, change: Tensor) -> Tensor:
     """H times a change of the output."""
-    if labels.is_floating_point():
+    if b.labels.is_floating_point():
         return change
-    axis = class_dim(out, labels)
+    axis = _axis(out, b)
     p, q = out.movedim(axis, -1).softmax(-1), change.movedim(axis, -1)
-    counted = (labels >= 0)[..., None].to(q)
-    return (counted * p * (q - (p * q).sum(-1, keepdim=True))).movedim(-1, axis)
+    return ((b.labels >= 0)[..., None] * p * (q - (p * q).sum(-1, keepdim=True))).movedim(-1, axis)
 
 
 def _dot(a: Weights, b: Weights) -> float:

@@ -100,11 +100,15 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({round(i * (count - 1) / max(few - 1, 1)) for i in range(few)})
 
 
+def sample_bytes(rev: Reverser, source: Source, layers: Sequence[str]) -> int:
+    """Of a sample's inputs and its features at some layers, in float32."""
+    inputs = [leaf for leaf in pytree.tree_leaves(source.item(0)[0]) if isinstance(leaf, Tensor)]
+    return max(1, sum(t.nbytes for t in inputs) + sum(4 * prod(rev.sample_shape(name)) for name in layers))
+
+
 def fitting_batch(rev: Reverser, source: Source, layers: Sequence[str], most: int = 2048) -> int:
     """A power of two, up to 2048 or ``most`` (at least 64): about 64 MiB of inputs and features."""
-    inputs = [leaf for leaf in pytree.tree_leaves(source.item(0)[0]) if isinstance(leaf, Tensor)]
-    size = sum(t.nbytes for t in inputs) + sum(4 * prod(rev.sample_shape(name)) for name in layers)
-    fitting = min(max(_BATCH_BYTES // max(size, 1), 16), 2048, max(most, 64))
+    fitting = min(max(_BATCH_BYTES // sample_bytes(rev, source, layers), 16), 2048, max(most, 64))
     return 1 << (int(fitting).bit_length() - 1)
 
 
