@@ -25,6 +25,7 @@ def reproduce(
     model: Annotated[list[str] | None, typer.Option(help="Models, e.g. --model simple_cnn.")] = None,
     preset: Annotated[list[str] | None, typer.Option(help="Presets of the reconstruction, e.g. paper,default.")] = None,
     dataset: Annotated[str | None, typer.Option(help="Data set of a figure.")] = None,
+    samples: Annotated[str | None, typer.Option(help="Training and test samples to take, e.g. 2000,1000.")] = None,
     pretrain: Annotated[int | None, typer.Option(min=1, help="Epochs of pretraining.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes, one thread each.")] = 1,
     cluster: Annotated[str | None, typer.Option(help="ray: run on the Ray cluster at hand.")] = None,
@@ -48,17 +49,26 @@ def reproduce(
             raise OptionError("which table or figure? `frpt reproduce --list` shows what there is")
         options = Options(
             out=out, data=data, scale=scale, seeds=seeds, epochs=epochs, layers=_several(lr), c_rec=_numbers(c_rec),
-            models=_several(model), presets=_several(preset), dataset=dataset, pretrain=pretrain, workers=workers,
-            cluster=cluster, compare=tuple(compare or ()),
+            models=_several(model), presets=_several(preset), dataset=dataset, samples=_samples(samples),
+            pretrain=pretrain, workers=workers, cluster=cluster, compare=tuple(compare or ()),
         )  # fmt: skip
         report = run(name, options, Console(stderr=True, soft_wrap=True))
-        console.print(report.markdown(), markup=False, highlight=False)
+        console.print(report.markdown(details=False), markup=False, highlight=False)
         console.print(f"tables (md, tex, csv) and figures: {out / name}", markup=False, highlight=False)
 
 
 def _several(values: list[str] | None) -> tuple[str, ...]:
     """Repeated options and comma-separated ones alike."""
     return tuple(part.strip() for value in values or () for part in value.split(",") if part.strip())
+
+
+def _samples(value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    parts = value.split(",")
+    if len(parts) != 2 or not all(p.strip().isdigit() for p in parts):
+        raise OptionError(f"--samples takes two numbers, e.g. 2000,1000, got {value!r}")
+    return int(parts[0]), int(parts[1])
 
 
 def _numbers(values: list[str] | None) -> tuple[float, ...]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCALES = ("small", "paper")
-SMALL = {"digits": (2000, 1000), "mnist": (2000, 1000), "cifar10": (2000, 1000), "cifar100": (2000, 1000)}
+SMALL = {"digits": (4000, 1000), "mnist": (2000, 1000), "cifar10": (2000, 1000), "cifar100": (2000, 1000)}
 """Samples of train and test at small scale; 400 and 200 of the others."""
 _FEW = (400, 200)
 
@@ -33,7 +33,8 @@ _FEW = (400, 200)
 @dataclass(frozen=True)
 class Options:
     """data, out: folders. scale: "paper", or "small" for a look in a minute or two. The rest: None or empty for the
-    scale's own. layers: the paper's l_R. pretrain: epochs of pretraining. dataset: what figures are drawn on.
+    scale's own. layers: the paper's l_R. samples: how many of the training and of the test split. pretrain: epochs of
+    pretraining. dataset: what figures are drawn on. compare: files to compare with instead of the paper's numbers.
     """
 
     out: Path = Path("frpt-reproduce")
@@ -46,6 +47,7 @@ class Options:
     models: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
     dataset: str | None = None
+    samples: tuple[int, int] | None = None
     pretrain: int | None = None
     workers: int = 1
     cluster: str | None = None
@@ -58,29 +60,30 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{name} must be at least 1, got {value}")
+        if self.samples is not None and (len(self.samples) != 2 or min(self.samples) < 1):
+            raise OptionError(f"samples must be two numbers, of training and of test samples, got {self.samples}")
 
 
 @dataclass
 class Report:
-    """What came out: lines to be read first, tables, figures by name. Kept in a folder and printed."""
+    """What came out: lines to be read first, tables, figures by name. details: tables that are kept, not printed."""
 
     title: str
     lines: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    details: list[Table] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
 
-    def markdown(self) -> str:
-        return (
-            "\n".join([f"## {self.title}", "", *(f"- {line}" for line in self.lines), ""])
-            + "\n"
-            + "\n".join(table.markdown() for table in self.tables)
-        )
+    def markdown(self, details: bool = True) -> str:
+        tables = [*self.tables, *(self.details if details else [])]
+        head = [f"## {self.title}", "", *(f"- {line}" for line in self.lines), ""]
+        return "\n".join([*head, *(table.markdown() for table in tables)])
 
     def save(self, folder: Path) -> None:
         """``report.md``; each table as Markdown, LaTeX and CSV; each figure as PNG and SVG."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "report.md").write_text(self.markdown())
-        for table in self.tables:
+        for table in [*self.tables, *self.details]:
             table.save(folder)
         for name, figure in self.figures.items():
             for end in ("png", "svg"):
@@ -105,7 +108,8 @@ class Bench:
 
     def lab(self, dataset: str) -> Lab:
         """Of the whole data set, or of a part at small scale."""
-        train, test = SMALL.get(dataset, _FEW) if self.small else (None, None)
+        own = SMALL.get(dataset, _FEW) if self.small else (None, None)
+        train, test = self.options.samples or own
         return Lab(self.options.out, self.options.data, train, test)
 
     def seeds(self, small: int, paper: int) -> range:

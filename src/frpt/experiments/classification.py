@@ -9,7 +9,7 @@ from frpt.errors import OptionError
 from frpt.experiments import paper
 from frpt.experiments.bench import Bench, Report
 from frpt.experiments.jobs import ANCHOR, FRPT, Job, grid
-from frpt.experiments.layout import Table, plain
+from frpt.experiments.layout import plain
 from frpt.experiments.pretrain import MODELS
 from frpt.experiments.summary import EPOCHS, metrics
 from frpt.experiments.tables import MODEL_NAMES, SET_NAMES, arm_of, arms_table, main_table, paired
@@ -45,7 +45,9 @@ def classification(bench: Bench) -> Report:
         f"{len(seconds)} runs of {frame['epoch'].max()} epochs over seeds {_seeds(frame)}; {train} training and {test} "
         f"test samples; {seconds.mean():.1f} s a run, {seconds.sum() / 3600:.2f} h together"
     )
-    return Report(f"{SET_NAMES[dataset]} post-training", lines, _tables(bench, frame, presets))
+    report = Report(f"{SET_NAMES[dataset]} post-training", lines)
+    _fill(report, bench, frame, presets)
+    return report
 
 
 def _jobs(bench: Bench, dataset: str, model: str, known: str, checkpoint: str, presets: Sequence[str]) -> list[Job]:
@@ -71,26 +73,24 @@ def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
     return metrics(frame, epochs=sorted({*EPOCHS, int(frame["epoch"].max())}))
 
 
-def _tables(bench: Bench, frame: pd.DataFrame, presets: Sequence[str]) -> list[Table]:
-    """For each arm the main table, the supplement's, and the comparison; first of all, the arms side by side."""
+def _fill(report: Report, bench: Bench, frame: pd.DataFrame, presets: Sequence[str]) -> None:
+    """The arms side by side; then for each arm the main table, FR-PT's beside the paper; the rest as details."""
     runs = runs_of(frame)
     shown = SET_NAMES[frame["dataset"].iloc[0]]
-    arms = [(FRPT, preset) for preset in presets] + [(ANCHOR, "")]
-    tables = [arms_table(runs, "arms", f"{shown}: what each arm gains")]
-    tables.append(
-        plain("flips", f"{shown}: test samples fixed and broken after the last epoch, mean over seeds", flips(frame))
-    )
+    report.tables.append(arms_table(runs, "arms", f"{shown}: what each arm gains"))
+    title = f"{shown}: test samples fixed and broken after the last epoch, mean over seeds"
+    report.details.append(plain("flips", title, flips(frame)))
     others = {path.stem: paper.read(path) for path in bench.options.compare}
     theirs = others or {"paper": paper.numbers(paper.MEANS), "supplement": paper.numbers(paper.PAIRED)}
-    for arm, preset in arms:
+    for arm, preset in [*((FRPT, preset) for preset in presets), (ANCHOR, "")]:
         label = f"{arm}-{preset}".rstrip("-").lower()
         title = f"{shown} post-training results: {arm}" + (f", {preset} preset" if preset else "")
-        tables.append(main_table(arm_of(runs, arm, preset), f"table-{label}", title))
+        report.tables.append(main_table(arm_of(runs, arm, preset), f"table-{label}", title))
         found = paired(runs, f"paired-{label}", f"{title}, paired tests", arm, preset)
-        tables += [found] if len(found.data) else []
-        for name, frame_ in theirs.items() if arm == FRPT else ():
-            tables.append(paper.beside(runs, frame_, f"compare-{name}-{label}", arm=arm, preset=preset, label=name))
-    return tables
+        report.details += [found] if len(found.data) else []
+        for name, numbers in theirs.items() if arm == FRPT else ():
+            table = paper.beside(runs, numbers, f"compare-{name}-{label}", arm=arm, preset=preset, label=name)
+            (report.details if name == "supplement" else report.tables).append(table)
 
 
 def _seeds(frame: pd.DataFrame) -> str:

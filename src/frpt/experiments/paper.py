@@ -53,7 +53,7 @@ def papers_grid(dataset: str, model: str) -> dict[str, tuple[float, ...]]:
     """l_R → the strengths c_rec of the paper's table; empty where it has none."""
     found = numbers()
     found = found[(found["dataset"] == SET_NAMES.get(dataset)) & (found["model"] == MODEL_NAMES.get(model))]
-    return {layer: tuple(sorted(part["c_rec"].unique())) for layer, part in found.groupby("l_R", sort=False)}
+    return {layer: tuple(sorted({float(c) for c in part["c_rec"]})) for layer, part in found.groupby("l_R", sort=False)}
 
 
 def papers_models(dataset: str) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def beside(
         data = data.reset_index(drop=True)
     rows = [
         [MODEL_NAMES.get(r["model"], r["model"]), *(f"{r[k]:g}" if k == "c_rec" else str(r[k]) for k in keys),
-         *(f"{r['ours']:.2f}", f"{r['theirs']:.2f}") * ("ours" in r),
+         *(f"{r[k]:.2f}" for k in ("ours", "theirs") if k in r),
          f"{r['gain']:+.2f} [{r['low']:+.2f}, {r['high']:+.2f}]",
          f"{r['their_gain']:+.2f} [{r['their_low']:+.2f}, {r['their_high']:+.2f}]",
          f"{r['difference']:+.2f}", "yes" if r["same_sign"] else "no", "yes" if r["overlap"] else "no"]

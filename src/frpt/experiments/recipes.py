@@ -21,11 +21,11 @@ from frpt.experiments.pretrain import Recipe, make_model, pretrain
 RECIPES = {
     ("digits", "simple_cnn"): Recipe(30, 64, 5e-3, 1e-3),
     ("mnist", "simple_cnn"): Recipe(20, 64, 5e-3, 1e-3),
-    ("cifar10", "simple_cnn"): Recipe(40, 64, 3e-3, 1e-2),
-    ("cifar100", "simple_cnn"): Recipe(40, 64, 2e-3, 1e-2),
+    ("cifar10", "simple_cnn"): Recipe(40, 64, 4e-3, 0.1),
+    ("cifar100", "simple_cnn"): Recipe(40, 64, 4e-3, 0.1),
 }
 """Without augmentation, so that offline targets belong to what pretraining saw."""
-_OTHERS = {"simple_cnn": Recipe(40, 64, 2e-3, 1e-2), "resnet": Recipe(60, 128, 1e-3, 5e-2, augment=True),
+_OTHERS = {"simple_cnn": Recipe(40, 64, 2e-3, 0.1), "resnet": Recipe(60, 128, 1e-3, 5e-2, augment=True),
            "simple_vit": Recipe(100, 128, 1e-3, 5e-2, augment=True)}  # fmt: skip
 
 

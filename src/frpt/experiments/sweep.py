@@ -60,7 +60,7 @@ def sweep(
         if progress is not None:
             progress(job, ended, len(missing))
     if failed:
-        listing = "\n".join(f"  - {job}: {type(error).__name__}: {error}" for job, error in failed[:8])
+        listing = "\n".join(f"  - {job}: {type(error).__name__}: {error}" for job, error in failed[:3])
         raise SweepError(
             f"{len(failed)} of {len(missing)} runs failed; the others are in {str(results.path)!r}:\n{listing}\n"
             "The same call tries them again."

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 MODEL_NAMES = {"simple_cnn": "SimpleCNN", "resnet18": "ResNet-18", "resnet34": "ResNet-34", "simple_vit": "SimpleViT"}
 SET_NAMES = {"digits": "digits", "mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
              "imagenette": "Imagenette", "imagewoof": "Imagewoof", "tiny-imagenet": "Tiny-ImageNet"}  # fmt: skip
-LEVEL = 0.05
+LEVEL, LEAST = 0.05, 3
+"""Two seeds that agree by chance would pass any test."""
 STAR = (
     r"\* marks a nominal paired one-sided t-test at p<0.05 for the best of its block against c_rec=0 where the best "
     "has c_rec>0; otherwise against the best other setting."
@@ -73,7 +74,7 @@ def _marks(values: dict[float, np.ndarray]) -> tuple[float, bool]:
     """(the best setting, whether it is significantly so)."""
     if len(values) > 1 and 0.0 in values and len(values[0.0]) > 1:
         found = stats.best_against_reference(values)
-        return found.setting, found.paired.p_t < LEVEL
+        return found.setting, found.paired.p_t < LEVEL and found.paired.n >= LEAST
     return max(values, key=lambda c: float(np.mean(values[c]))), False
 
 
@@ -174,4 +175,6 @@ def arms_table(runs: pd.DataFrame, name: str, title: str) -> Table:
 
 
 def _gain(row: dict[str, float]) -> Cell:
-    return Cell(f"{row['delta']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]", star=row["p_holm"] < LEVEL)
+    return Cell(
+        f"{row['delta']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]", star=row["p_holm"] < LEVEL and row["n"] >= LEAST
+    )
