@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from frpt import stats
-from frpt.experiments.jobs import ANCHOR, BACKPROP, FRPT, RECONSTRUCTED
+from frpt.experiments.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, RECONSTRUCTED
 from frpt.experiments.layout import Cell, Table
 from frpt.experiments.summary import GROUP, paired_table
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MODEL_NAMES = {"simple_cnn": "SimpleCNN", "resnet18": "ResNet-18", "resnet34": "ResNet-34", "simple_vit": "SimpleViT"}
 SET_NAMES = {"digits": "digits", "mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
              "imagenette": "Imagenette", "imagewoof": "Imagewoof", "tiny-imagenet": "Tiny-ImageNet"}  # fmt: skip
+ARM_ORDER = (BACKPROP, ANCHOR, FRPT, ONLINE)
 LEVEL, LEAST = 0.05, 3
 """Two seeds that agree by chance would pass any test."""
 STAR = (
@@ -157,7 +158,10 @@ def arms_table(runs: pd.DataFrame, name: str, title: str) -> Table:
     rows: list[list[Cell | str]] = []
     if len(data):
         order = data["l_r"].map(layer_order)
-        data = data.assign(_l=order).sort_values(["model", "_l", "c_rec"], kind="stable").drop(columns="_l")
+        data = data.assign(_l=order, _p=data["preset"] == "default")
+        data = data.sort_values(["model", "_l", "c_rec", "arm", "_p"], kind="stable", key=_later).drop(
+            columns=["_l", "_p"]
+        )
         data = data.reset_index(drop=True)
     for key, part in data.groupby(["model", "l_r", "c_rec", "arm", "preset", "embed"], sort=False) if len(data) else ():
         model, layer, c, arm, preset, _ = key
@@ -172,6 +176,11 @@ def arms_table(runs: pd.DataFrame, name: str, title: str) -> Table:
         r"\* where Holm's adjusted p over this table is below 0.05."
     )
     return Table(name, title, head, rows, data, note, spans=3)
+
+
+def _later(column: pd.Series) -> pd.Series:
+    """Arms in the order of ``ARM_ORDER``, everything else in its own."""
+    return column.map(ARM_ORDER.index) if column.name == "arm" else column
 
 
 def _gain(row: dict[str, float]) -> Cell:
