@@ -40,7 +40,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_killed_sweep_resumes_to_the_same_table(undisturbed: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.experiments.killed", str(tmp_path), "2"]
+    command = [sys.executable, "-m", "tests.experiments.killed", str(tmp_path), "1"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     table = Results(tmp_path / "mnist" / "runs.csv")
     deadline = time.monotonic() + 120
@@ -95,9 +95,10 @@ def test_every_figure_at_a_very_small_scale(name: str, tmp_path: Path, monkeypat
         monkeypatch.setattr("frpt.experiments.solvers.SOLVERS", ("cg", "fft_padded"))
     if name == "adaptation":
         monkeypatch.setattr("frpt.experiments.adaptation.KINDS", {"noise": None})
+        monkeypatch.setattr("frpt.experiments.adaptation.SIZES", {"small": (40,)})
     strengths = {"embedding": (0.3,), "maturity": (0.1,), "geometry": (0.3,)}.get(name, ())
     chosen = Options(
-        tmp_path, samples=(200, 50), seeds=2 if name != "embedding" else 1, epochs=1, pretrain=2, c_rec=strengths,
+        tmp_path, samples=(200, 50), seeds=2 if name in ("geometry", "adaptation") else 1, epochs=1, pretrain=2, c_rec=strengths,
         layers={"geometry": ("2",), "adaptation": ("1",)}.get(name, ()), presets=("default",),
     )  # fmt: skip
     report = reproduce(name, chosen)
@@ -145,7 +146,7 @@ def test_the_command_line(undisturbed: Path, tmp_path: Path) -> None:
         (["mnist", "--scale", "huge"], "small, paper"),
         (["mnist", "--c-rec", "a"], "numbers"),
         (["mnist", "--samples", "3"], "2000,1000"),
-        (["mnist", "--compare", "nowhere.csv", "--samples", "50,20", "--pretrain", "1", "--lr", "1"], "nowhere.csv"),
+        (["mnist", "--compare", "nowhere.csv"], "nowhere.csv"),
         (["mnist", "--lr", "7", "--samples", "50,20", "--pretrain", "1"], "no l_R '7'"),
         (["mnist", "--model", "mlp"], "unknown model"),
     ],

@@ -116,7 +116,9 @@ def test_comparison_with_paired_tests() -> None:
     assert data.loc[("1", "mean"), "gain"] == pytest.approx(-0.2 + 0.04 / 3)  # c_rec = 0 is the best: a loss
     assert not data.loc[("1", "mean"), "same_sign"]
     assert len(paper.beside(runs("cifar100").query("c_rec != 0.1"), theirs, "c", arm=ANCHOR).data)
-    nothing = paper.beside(runs("imagewoof").query("l_r == 'out'").assign(l_r="9"), theirs, "c", arm=FRPT, preset="paper")
+    nothing = paper.beside(
+        runs("imagewoof").query("l_r == 'out'").assign(l_r="9"), theirs, "c", arm=FRPT, preset="paper"
+    )
     assert "no row" in nothing.note
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ARMS = (BACKPROP, ANCHOR, FRPT, ONLINE)
+SIZES = {"small": (50, 200), "paper": (100, 500, 2000)}
+STRENGTHS = {"small": (4,), "paper": (2, 4)}
 TEST_SEED = 1
 """Of the corruption of the test split; training samples have the run's own."""
 
@@ -53,8 +55,8 @@ def adaptation(bench: Bench) -> Report:
     lab = bench.lab(dataset)
     model = (options.models or ("simple_cnn",))[0]
     start = bench.starts(lab, dataset, model, bench.recipe(dataset, model, small=8))[-1]
-    sizes = (50, 200) if bench.small else (100, 500, 2000)
-    strengths = (4,) if bench.small else (2, 4)
+    sizes = SIZES[options.scale]
+    strengths = STRENGTHS[options.scale]
     layers = options.layers or ("1",)
     jobs = [
         Adaptation(

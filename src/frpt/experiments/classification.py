@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from frpt.errors import OptionError
@@ -28,6 +28,8 @@ def classification(bench: Bench) -> Report:
     known = "mnist" if dataset == "digits" else dataset
     models = options.models or (("simple_cnn",) if bench.small else paper.papers_models(known))
     presets = options.presets or PRESETS
+    others = {path.stem: paper.read(path) for path in options.compare}
+    theirs = others or {"paper": paper.numbers(paper.MEANS), "supplement": paper.numbers(paper.PAIRED)}
     lab, jobs, lines = bench.lab(dataset), [], []
     for model in models:
         if model not in MODELS:
@@ -46,7 +48,7 @@ def classification(bench: Bench) -> Report:
         f"test samples; {seconds.mean():.1f} s a run, {seconds.sum() / 3600:.2f} h together"
     )
     report = Report(f"{SET_NAMES[dataset]} post-training", lines)
-    _fill(report, bench, frame, presets)
+    _fill(report, frame, presets, theirs)
     return report
 
 
@@ -73,15 +75,13 @@ def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
     return metrics(frame, epochs=sorted({*EPOCHS, int(frame["epoch"].max())}))
 
 
-def _fill(report: Report, bench: Bench, frame: pd.DataFrame, presets: Sequence[str]) -> None:
+def _fill(report: Report, frame: pd.DataFrame, presets: Sequence[str], theirs: Mapping[str, pd.DataFrame]) -> None:
     """The arms side by side; then for each arm the main table, FR-PT's beside the paper; the rest as details."""
     runs = runs_of(frame)
     shown = SET_NAMES[frame["dataset"].iloc[0]]
     report.tables.append(arms_table(runs, "arms", f"{shown}: what each arm gains"))
     title = f"{shown}: test samples fixed and broken after the last epoch, mean over seeds"
     report.details.append(plain("flips", title, flips(frame)))
-    others = {path.stem: paper.read(path) for path in bench.options.compare}
-    theirs = others or {"paper": paper.numbers(paper.MEANS), "supplement": paper.numbers(paper.PAIRED)}
     for arm, preset in [*((FRPT, preset) for preset in presets), (ANCHOR, "")]:
         label = f"{arm}-{preset}".rstrip("-").lower()
         title = f"{shown} post-training results: {arm}" + (f", {preset} preset" if preset else "")
