@@ -12,7 +12,7 @@ from frpt.errors import OptionError
 from frpt.experiments import paper
 from frpt.experiments.jobs import ANCHOR, BACKPROP, FRPT
 from frpt.experiments.layout import Cell, Table
-from frpt.experiments.tables import arm_of, arms_table, gains, layer_order, main_table, p_text, paired
+from frpt.experiments.tables import arm_of, arms_table, gains, layer_order, main_table, nested_table, p_text, paired
 
 NOISE = {0.0: (0.0, 0.1, -0.1), 0.1: (0.02, 0.1, -0.08), 0.3: (0.0, 0.15, -0.1)}
 
@@ -88,6 +88,25 @@ def test_the_arms_side_by_side() -> None:
     assert [r[1:4] for r in rows[:2]] == [["out", "0.1", ANCHOR], ["out", "0.1", "FR-PT, paper"]]
     assert {r[5] for r in rows if r[3] == ANCHOR} == {"–"}
     assert sorted(["2", "out", "10", "1"], key=layer_order) == ["out", "10", "2", "1"]
+
+
+def test_the_nested_choice() -> None:
+    table = nested_table(runs(), "nested", "nested", [(FRPT, "paper"), (ANCHOR, "")])
+    values = {c: [66.0 + {0.0: 0, 0.1: 0.5, 0.3: 0.7}[c] + e for e in NOISE[c]] for c in NOISE}
+    found = stats.nested(values)
+    row = table.data[(table.data["l_r"] == "out") & (table.data["arm"] == FRPT)].iloc[0]
+    assert (row["delta"], row["p_t"], row["chosen"]) == (
+        pytest.approx(found.paired.delta),
+        found.paired.p_t,
+        "0.3 0.3 0.3",
+    )
+    assert [r[1:3] for r in table.rows] == [
+        ["out", "FR-PT, paper"],
+        ["out", ANCHOR],
+        ["1", "FR-PT, paper"],
+        ["1", ANCHOR],
+    ]
+    assert nested_table(runs().query("seed < 2"), "n", "n", [(ANCHOR, "")]).rows == []
 
 
 def test_comparison_with_means(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def adaptation(bench: Bench) -> Report:
             bench.epochs(10, 20), 32, 1e-3, kind, strength, size,
         )
         for seed in bench.seeds(2, 5) for layer in layers for kind in KINDS for strength in strengths for size in sizes
-        for arm in ARMS for c in (options.c_rec or (0.3,))
+        for arm in ARMS for c in ([c for c in options.c_rec if c] or (0.3,))
     ]  # fmt: skip
     largest = len(lab.split(dataset, "train"))
     if max(sizes) > largest:

@@ -12,7 +12,7 @@ from frpt.experiments.jobs import ANCHOR, FRPT, Job, grid
 from frpt.experiments.layout import plain
 from frpt.experiments.pretrain import MODELS
 from frpt.experiments.summary import EPOCHS, metrics
-from frpt.experiments.tables import MODEL_NAMES, SET_NAMES, arm_of, arms_table, main_table, paired
+from frpt.experiments.tables import MODEL_NAMES, SET_NAMES, arm_of, arms_table, main_table, nested_table, paired
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,9 +80,12 @@ def _fill(report: Report, frame: pd.DataFrame, presets: Sequence[str], theirs: M
     runs = runs_of(frame)
     shown = SET_NAMES[frame["dataset"].iloc[0]]
     report.tables.append(arms_table(runs, "arms", f"{shown}: what each arm gains"))
+    arms = [*((FRPT, preset) for preset in presets), (ANCHOR, "")]
+    nested = nested_table(runs, "nested", f"{shown}: c_rec chosen without looking at the seed it is tested on", arms)
+    report.tables += [nested] if nested.rows else []
     title = f"{shown}: test samples fixed and broken after the last epoch, mean over seeds"
     report.details.append(plain("flips", title, flips(frame)))
-    for arm, preset in [*((FRPT, preset) for preset in presets), (ANCHOR, "")]:
+    for arm, preset in arms:
         label = f"{arm}-{preset}".rstrip("-").lower()
         title = f"{shown} post-training results: {arm}" + (f", {preset} preset" if preset else "")
         report.tables.append(main_table(arm_of(runs, arm, preset), f"table-{label}", title))

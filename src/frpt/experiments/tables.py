@@ -178,6 +178,39 @@ def arms_table(runs: pd.DataFrame, name: str, title: str) -> Table:
     return Table(name, title, head, rows, data, note, spans=3)
 
 
+def nested_table(runs: pd.DataFrame, name: str, title: str, arms: Sequence[tuple[str, str]]) -> Table:
+    """Mean accuracy of each arm against back-propagation, c_rec chosen for each seed on the other seeds.
+
+    arms: (arm, preset). Layers with fewer than three seeds or a single strength are left out. runs: ``metrics``.
+    """
+    import pandas as pd
+
+    rows = []
+    for arm, preset in arms:
+        for group, part in arm_of(runs, arm, preset).groupby(GROUP, sort=False):
+            by_seed = part.pivot(index="seed", columns="c_rec", values="mean").dropna()
+            if len(by_seed) < LEAST or by_seed.shape[1] < 3 or 0.0 not in by_seed:
+                continue
+            found = stats.nested({float(c): by_seed[c].to_numpy() for c in by_seed})
+            p, naive = found.paired, found.naive.paired
+            row = dict(zip(GROUP, group, strict=True)) | {"arm": arm, "preset": preset, "n": p.n, "delta": p.delta}
+            row |= {"low": p.ci[0], "high": p.ci[1], "p_t": p.p_t, "naive": naive.delta}
+            rows.append(row | {"chosen": " ".join(f"{c:g}" for c in found.chosen)})
+    data = pd.DataFrame(rows)
+    cells: list[list[Cell | str]] = []
+    if rows:
+        data["p_holm"] = stats.holm(data["p_t"].to_numpy())
+        data = data.assign(_l=data["l_r"].map(layer_order)).sort_values(["model", "_l"], kind="stable")
+        data = data.drop(columns="_l").reset_index(drop=True)
+        for r in data.to_dict("records"):
+            label = f"{r['arm']}, {r['preset']}" if r["preset"] else r["arm"]
+            tests = [p_text(r["p_t"]), p_text(r["p_holm"]), f"{r['naive']:+.2f}"]
+            cells.append([MODEL_NAMES.get(r["model"], r["model"]), r["l_r"], label, str(r["n"]), _gain(r), *tests])
+    head = ["Model", "l_R", "Arm", "n", "Δ", "p_t", "p_Holm", "Δ, chosen on itself"]
+    note = "Mean accuracy minus back-propagation's, percentage points; c_rec is chosen for each seed on the others."
+    return Table(name, title, head, cells, data, note, spans=2)
+
+
 def _later(column: pd.Series) -> pd.Series:
     """Arms in the order of ``ARM_ORDER``, everything else in its own."""
     return column.map(ARM_ORDER.index) if column.name == "arm" else column
