@@ -133,6 +133,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 _SYMBOLS = {
+    r"\*": "$^{*}$", "×": r"$\times$", "≤": r"$\le$", "^": r"\^{}", ">": "$>$",
     "l_R": "$l_R$", "c_rec*": r"$c_{\mathrm{rec}}^{\ast}$", "c_rec": r"$c_{\mathrm{rec}}$", "Δ": r"$\Delta$",
     "p_t": "$p_t$", "p_W": "$p_W$", "d_z": "$d_z$", "→": r"$\rightarrow$", "±": r"$\pm$", "κ": r"$\kappa$",
     "−": "$-$", "–": "--", "≠": r"$\ne$", "<": "$<$", "p_Holm": r"$p_{\mathrm{Holm}}$", "p_BH": r"$p_{\mathrm{BH}}$",
