@@ -41,7 +41,7 @@ def classification(bench: Bench) -> Report:
         )
         jobs += _jobs(bench, dataset, model, known, start.name, presets)
     frame = bench.sweep(jobs, lab)
-    seconds = frame.groupby("job")["seconds"].sum()
+    seconds = frame.groupby("job")["wall"].first()
     train, test = (len(lab.split(dataset, split)) for split in ("train", "test"))
     lines.append(
         f"{len(seconds)} runs of {frame['epoch'].max()} epochs over seeds {_seeds(frame)}; {train} training and {test} "
