@@ -69,10 +69,12 @@ class Lab:
         """Write the targets that the jobs read, each once; a store that was begun is completed."""
         stores = {self.store(job): job for job in jobs if job.arm in RECONSTRUCTED and job.arm != ONLINE}
         for path, job in stores.items():
-            model, data = self.model(job), self.split(job.dataset, "train")
-            example = data.take(torch.arange(min(SAMPLES, len(data))))[0]
-            rev = Reverser(model, example, preset=job.preset, embed=job.embed)
-            write_targets(rev, data, layer_of(model, job), path, progress=progress)
+            rev = self.reverser(job)
+            write_targets(rev, self.split(job.dataset, "train"), layer_of(rev.model, job), path, progress=progress)
+
+    def reverser(self, job: Job) -> Reverser:
+        """On the model a job starts from; made once per process for all its layers, strengths and seeds."""
+        return _reverser(self, job.dataset, job.model, job.checkpoint, job.preset or "default", job.embed or "nearest")
 
     def run(self, job: Job) -> list[Row]:
         """Post-train once; a row per epoch. metric, start: accuracy on the test split after and before, in [0, 1].
@@ -80,14 +82,14 @@ class Lab:
         seconds: of the epoch's training steps; wall: of the whole run, tests included.
         """
         begun = time.perf_counter()
-        model = self.model(job)
+        rev = self.reverser(job)
         targets: str | Path | None = None
         if job.arm != BACKPROP:
             targets = {ANCHOR: FROM_ANCHOR, ONLINE: FROM_STEP}.get(job.arm, self.store(job))
         result = post_train(
-            model, self.split(job.dataset, "train"), layer_of(model, job), targets=targets,
+            rev.model, self.split(job.dataset, "train"), layer_of(rev.model, job), targets=targets,
             val=self.split(job.dataset, "test"), c_rec=job.c_rec, epochs=job.epochs, seed=job.seed,
-            batch_size=job.batch_size, lr=job.lr, preset=job.preset or None, embed=job.embed or None, progress=False,
+            batch_size=job.batch_size, lr=job.lr, reverser=rev, progress=False,
         )  # fmt: skip
         wall = round(time.perf_counter() - begun, 3)
         return [
@@ -104,6 +106,13 @@ def layer_of(model: nn.Module, job: Job) -> str:
     if job.l_r not in layers:
         raise OptionError(f"{job.model} on {job.dataset} has no l_R {job.l_r!r}: there are {', '.join(layers)}")
     return layers[job.l_r]
+
+
+@lru_cache(maxsize=4)
+def _reverser(lab: Lab, dataset: str, model: str, checkpoint: str, preset: str, embed: str) -> Reverser:
+    start = load_start(lab.checkpoints / f"{checkpoint}.safetensors", model, dataset)
+    data = lab.split(dataset, "train")
+    return Reverser(start, data.take(torch.arange(min(SAMPLES, len(data))))[0], preset=preset, embed=embed)
 
 
 @lru_cache(maxsize=4)
