@@ -58,7 +58,7 @@ def adaptation(bench: Bench) -> Report:
     start = bench.starts(lab, dataset, model, bench.recipe(dataset, model, small=8))[-1]
     sizes = SIZES[options.scale]
     strengths = STRENGTHS[options.scale]
-    layers = options.layers or ("1",)
+    layers = options.layers or ("2",)
     jobs = [
         Adaptation(
             dataset, model, layer, 0.0 if arm == BACKPROP else c, seed, arm, _preset(arm), _embed(arm), start.name,
