@@ -23,7 +23,7 @@ from frpt.experiments.bench import Bench, Report
 from frpt.experiments.corrupt import KINDS, corrupted
 from frpt.experiments.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, Job
 from frpt.experiments.lab import Lab, layer_of
-from frpt.experiments.layout import Cell, Table
+from frpt.experiments.layout import Cell, Table, interval
 from frpt.experiments.results import Row
 from frpt.experiments.tables import SET_NAMES, layer_order
 from frpt.train import post_train
@@ -144,7 +144,7 @@ def against(frame: pd.DataFrame, name: str, title: str) -> Table:
             for which in ("new", "old"):
                 a, b = (part.loc[(layer, size, one)][which].sort_index().to_numpy() for one in (arm, other))
                 p = stats.paired(a, b)
-                cells.append(f"{p.delta:+.2f} [{p.ci[0]:+.2f}, {p.ci[1]:+.2f}]")
+                cells.append(interval(p.delta, *p.ci))
                 row = {"l_R": layer, "size": size, "arm": arm, "against": other, "distribution": which, "n": p.n}
                 data.append(row | {"delta": p.delta, "low": p.ci[0], "high": p.ci[1], "p_t": p.p_t})
             rows.append([str(layer), str(size), f"{arm} − {other}", *cells])

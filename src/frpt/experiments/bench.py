@@ -110,7 +110,8 @@ class Bench:
         """Of the whole data set, or of a part at small scale."""
         own = SMALL.get(dataset, _FEW) if self.small else (None, None)
         train, test = self.options.samples or own
-        return Lab(self.options.out, self.options.data, train, test)
+        data = self.options.data
+        return Lab(self.options.out.resolve(), None if data is None else data.resolve(), train, test)
 
     def seeds(self, small: int, paper: int) -> range:
         return range(self.options.seeds or (small if self.small else paper))

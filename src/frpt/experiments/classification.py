@@ -40,6 +40,8 @@ def classification(bench: Bench) -> Report:
             f"before post-training, checkpoint {start.name}"
         )
         jobs += _jobs(bench, dataset, model, known, start.name, presets)
+    if dataset == "digits":
+        lines.append("a part of MNIST that comes with the package, set beside the paper's MNIST")
     frame = bench.sweep(jobs, lab)
     seconds = frame.groupby("job")["wall"].first()
     train, test = (len(lab.split(dataset, split)) for split in ("train", "test"))

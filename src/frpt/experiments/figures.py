@@ -114,7 +114,7 @@ def solvers(times: pd.DataFrame, errors: pd.DataFrame) -> Figure:
 def adaptation(data: pd.DataFrame, title: str) -> Figure:
     """Accuracy on the new and the old distribution against the size of the new set, a line per arm."""
     figure = sheet(8.0, 3.4)
-    panels = figure.subplots(1, 2)
+    panels, sizes = figure.subplots(1, 2), sorted(data["size"].unique())
     for ax, (column, start, name) in zip(
         panels, (("new", "new_start", "new"), ("old", "old_start", "old")), strict=True
     ):
@@ -123,6 +123,8 @@ def adaptation(data: pd.DataFrame, title: str) -> Figure:
             ax.plot(by_size.index, by_size, color=colour, marker="o", ms=4, label=arm)
         ax.axhline(float(data[start].mean()), color="black", ls=":", lw=1.0, label="before")
         ax.set(xscale="log", xlabel="labelled samples of the new kind", ylabel="accuracy, %")
+        ax.set_xticks(sizes, [str(s) for s in sizes])
+        ax.minorticks_off()
         ax.set_title(f"{title}: {name} distribution" if ax is panels[0] else f"{name} distribution")
         ax.grid()
     panels[0].legend()

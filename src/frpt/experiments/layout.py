@@ -118,6 +118,16 @@ def plain(name: str, title: str, data: pd.DataFrame, note: str = "", digits: int
     return Table(name, title, [str(c) for c in data.columns], rows, data, note)
 
 
+def signed(value: float) -> str:
+    """Two digits with a sign; what rounds to zero is +0.00."""
+    return f"{round(value, 2) + 0.0:+.2f}"
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """A difference with its interval."""
+    return f"{signed(value)} [{signed(low)}, {signed(high)}]"
+
+
 def _text(value: object, digits: int) -> str:
     if isinstance(value, float):
         return "–" if value != value else f"{value:.{digits}g}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from scipy import stats
 
 from frpt.errors import OptionError
-from frpt.experiments.layout import Table
+from frpt.experiments.layout import Table, interval, signed
 from frpt.experiments.summary import paired_table
 from frpt.experiments.tables import MODEL_NAMES, SET_NAMES, arm_of, gains, layer_order, main_data, shown_metrics
 
@@ -84,9 +84,9 @@ def beside(
     rows = [
         [MODEL_NAMES.get(r["model"], r["model"]), *(f"{r[k]:g}" if k == "c_rec" else str(r[k]) for k in keys),
          *(f"{r[k]:.2f}" for k in ("ours", "theirs") if k in r),
-         f"{r['gain']:+.2f} [{r['low']:+.2f}, {r['high']:+.2f}]",
-         f"{r['their_gain']:+.2f} [{r['their_low']:+.2f}, {r['their_high']:+.2f}]",
-         f"{r['difference']:+.2f}", "yes" if r["same_sign"] else "no", "yes" if r["overlap"] else "no"]
+         interval(r["gain"], r["low"], r["high"]),
+         interval(r["their_gain"], r["their_low"], r["their_high"]),
+         signed(r["difference"]), "yes" if r["same_sign"] else "no", "yes" if r["overlap"] else "no"]
         for r in data.to_dict("records")
     ]  # fmt: skip
     means = ["ours", label] if "ours" in data else []

@@ -9,7 +9,7 @@ import numpy as np
 
 from frpt import stats
 from frpt.experiments.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, RECONSTRUCTED
-from frpt.experiments.layout import Cell, Table
+from frpt.experiments.layout import Cell, Table, interval
 from frpt.experiments.summary import GROUP, paired_table
 
 if TYPE_CHECKING:
@@ -217,6 +217,5 @@ def _later(column: pd.Series) -> pd.Series:
 
 
 def _gain(row: dict[str, float]) -> Cell:
-    return Cell(
-        f"{row['delta']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]", star=row["p_holm"] < LEVEL and row["n"] >= LEAST
-    )
+    star = row["p_holm"] < LEVEL and row["n"] >= LEAST
+    return Cell(interval(row["delta"], row["low"], row["high"]), star=star)
