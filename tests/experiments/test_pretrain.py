@@ -26,7 +26,7 @@ def test_digits_are_learned(digits: tuple[Images, Images]) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert found.accuracy > 0.8
     assert [a for _, a in seen] == found.history
-    assert found.accuracy == accuracy(found.model, *digits[1].tensors)
+    assert found.accuracy == accuracy(found.model, digits[1])
     assert not found.model.training
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,3 +152,56 @@ def test_the_papers_metrics_and_paired_table(tmp_path: Path) -> None:
     assert anchored[anchored["l_r"] == "out"]["delta_pp"].iloc[0] < 1
     with pytest.raises(OptionError, match="FR-PT"):
         paired_table(runs, arm="bp")
+
+
+class FakeRay:
+    """As much of Ray as a sweep uses; the second task is lost with its node."""
+
+    def __init__(self) -> None:
+        self.started, self.tasks = False, 0
+
+    def is_initialized(self) -> bool:
+        return self.started
+
+    def init(self) -> None:
+        self.started = True
+
+    def remote(self, function: Callable[..., Any]) -> Any:
+        def submit(*arguments: Any) -> tuple[int, Any]:
+            self.tasks += 1
+            return self.tasks, function(*arguments) if self.tasks != 2 else None
+
+        return SimpleNamespace(remote=lambda *a: _Reference(*submit(*a)))
+
+    def wait(self, references: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+        return references[-1:], references[:-1]
+
+    def get(self, reference: Any) -> Any:
+        if reference.value is None:
+            raise ConnectionError("the node died")
+        return reference.value
+
+
+class _Reference:
+    def __init__(self, number: int, value: Any) -> None:
+        self.number, self.value = number, value
+
+
+def test_a_ray_cluster_by_the_same_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray, one, many = FakeRay(), Results(tmp_path / "one.csv"), Results(tmp_path / "many.csv")
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(SweepError, match=r"1 of 10 runs failed[\s\S]*the node died"):
+        sweep(jobs(1), fake, many, cluster="ray")
+    assert ray.started
+    sweep(jobs(1), fake, many, cluster="ray")  # the third task of all: not lost
+    sweep(jobs(1), fake, one)
+    a, b = (r.frame().sort_values(["job", "epoch"], ignore_index=True) for r in (one, many))
+    assert a.equals(b)
+
+
+def test_a_cluster_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(OptionError, match=r"frpt\[ray\]"):
+        sweep(jobs(1), fake, Results(tmp_path / "runs.csv"), cluster="ray")
+    with pytest.raises(OptionError, match="unknown cluster"):
+        sweep(jobs(1), fake, Results(tmp_path / "runs.csv"), cluster="slurm")

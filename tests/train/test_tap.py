@@ -103,3 +103,15 @@ def test_several_tensors_need_a_choice_and_failures_leave_no_hooks() -> None:
     assert hooks(model) == 0
     with frpt.FeatureTap(model, "lstm[0]") as tap:
         assert torch.equal(model(x), tap.value)
+
+
+def test_out_is_what_the_model_returns() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    x = torch.randn(5, 3)
+    with frpt.train.FeatureTap(model, ["out", "0"]) as tap:
+        found = model(x)
+        assert torch.equal(tap["out"], found)
+        assert tap["out"].grad_fn is not None
+    with frpt.train.FeatureTap(model, "out") as tap:
+        assert torch.equal(tap.run_to(model, x), found)
+    assert not model._forward_hooks

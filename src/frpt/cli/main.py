@@ -11,6 +11,7 @@ from rich.table import Table
 from frpt.cli import targets
 from frpt.cli.demo import run_demo
 from frpt.cli.diagnose import diagnose
+from frpt.cli.reproduce import reproduce
 from frpt.cli.shared import InputShape, ModelSpec, Output, PresetName, console, errors, reverser
 from frpt.cli.train import train
 
@@ -20,6 +21,7 @@ app = typer.Typer(
 app.add_typer(targets.app, name="targets")
 app.command()(train)
 app.command()(diagnose)
+app.command()(reproduce)
 
 
 @app.command()

@@ -53,6 +53,11 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         return self._labels[self._rows]
 
     @property
+    def rows(self) -> Tensor:
+        """(n,) places of the samples in the whole split."""
+        return self._rows
+
+    @property
     def complete(self) -> bool:
         """Whether there are as many samples as the data set's split has, and not a part of them."""
         return len(self) == self.info.counts[0 if self.split == "train" else 1]
@@ -61,6 +66,10 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
     def tensors(self) -> tuple[Tensor, Tensor]:
         """All images and labels at once: (n, c, size, size) float32 and (n,)."""
         return self._fetch(self._rows)
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Some samples as a batch: (k, c, size, size) float32 and (k,). indices: (k,), from 0."""
+        return self._fetch(self._rows[indices])
 
     def select(self, indices: Sequence[int] | Tensor) -> Images:
         """Some of the samples, in this order."""

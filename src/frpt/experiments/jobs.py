@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 
 from frpt.errors import OptionError
 
-BACKPROP, ANCHOR, FRPT = "back-propagation", "anchor-only", "FR-PT"
+BACKPROP, ANCHOR, FRPT, ONLINE = "back-propagation", "anchor-only", "FR-PT", "FR-PT online"
 ARMS = (ANCHOR, FRPT)
+RECONSTRUCTED = (FRPT, ONLINE)
 
 
 @dataclass(frozen=True)
 class Job:
     """One post-training run. l_r: the paper's name of the layer; arm: back-propagation (c_rec = 0), anchor-only, FR-PT.
 
+    FR-PT's targets are written once, those of "FR-PT online" reconstructed at every step.
     preset, embed: of the reconstruction, "" where there is none. checkpoint: which pretrained model it starts from.
     """
 
@@ -34,8 +36,9 @@ class Job:
     lr: float = 1e-4
 
     def __post_init__(self) -> None:
-        if self.arm not in (BACKPROP, *ARMS):
-            raise OptionError(f"unknown arm {self.arm!r}: there are {', '.join((BACKPROP, *ARMS))}")
+        known = (BACKPROP, *ARMS, ONLINE)
+        if self.arm not in known:
+            raise OptionError(f"unknown arm {self.arm!r}: there are {', '.join(known)}")
         if (self.c_rec == 0) != (self.arm == BACKPROP) or self.c_rec < 0:
             raise OptionError(f"c_rec must be 0 for {BACKPROP} and positive otherwise, got {self.c_rec} for {self.arm}")
 
@@ -44,9 +47,6 @@ class Job:
         """A digest of everything that decides the run's numbers."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-FIELDS = tuple(field.name for field in fields(Job))
 
 
 def grid(
@@ -77,7 +77,7 @@ def grid(
             plans = [(0.0, BACKPROP, "", "")]
             for c in strengths:
                 for arm in arms:
-                    ways = [(p, e) for p in presets for e in embeds] if arm == FRPT else [("", "")]
+                    ways = [(p, e) for p in presets for e in embeds] if arm in RECONSTRUCTED else [("", "")]
                     plans += [(c, arm, preset, embed) for preset, embed in ways]
             found += [
                 Job(dataset, model, layer, c, seed, arm, preset, embed, checkpoint, epochs, batch_size, lr)

@@ -19,13 +19,18 @@ from frpt.train.data import own_random, seed_all
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long, in batches of what size, from what rate. warmup: share of the steps in which the rate rises."""
+    """How long, in batches of what size, from what rate. warmup: share of the steps in which the rate rises.
+
+    augment: mirror images at random and shift them by up to an eighth of their size. smoothing: of the labels.
+    """
 
     epochs: int = 30
     batch_size: int = 128
     lr: float = 3e-3
     weight_decay: float = 1e-3
     warmup: float = 0.05
+    augment: bool = False
+    smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1 or self.lr <= 0 or not 0 <= self.warmup < 1:
@@ -55,6 +60,8 @@ MODELS: dict[str, Callable[[str], nn.Module]] = {
     "simple_cnn": lambda dataset: zoo.simple_cnn("mnist" if dataset == "digits" else dataset),
     "simple_cnn-5-10-15": lambda dataset: zoo.simple_cnn(f"{dataset}-5-10-15"),
     "simple_cnn-15-10-5": lambda dataset: zoo.simple_cnn(f"{dataset}-15-10-5"),
+    "simple_cnn-2-6": lambda dataset: zoo.simple_cnn("mnist", channels=(2, 6)),
+    "simple_cnn-6-2": lambda dataset: zoo.simple_cnn("mnist", channels=(6, 2)),
     "resnet18": lambda dataset: zoo.resnet("18", stem=_stem(dataset), num_classes=_classes(dataset)),
     "resnet34": lambda dataset: zoo.resnet("34", stem=_stem(dataset), num_classes=_classes(dataset)),
     "simple_vit": lambda dataset: zoo.simple_vit(_vit(dataset), num_classes=_classes(dataset)),
@@ -84,36 +91,48 @@ def pretrain(
 ) -> Pretrained:
     """Train the model in place on images held in memory. each: called with (epoch, model, accuracy) after an epoch."""
     recipe = recipe or Recipe()
-    (x, y), (x_test, y_test) = train.tensors, test.tensors
     model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
-    steps = recipe.epochs * -(-len(x) // recipe.batch_size)
+    steps = recipe.epochs * -(-len(train) // recipe.batch_size)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: recipe.rate(step, steps))
     history: list[float] = []
     with own_random():
         for epoch in range(1, recipe.epochs + 1):
             seed_all(seed, epoch)
             model.train()
-            for rows in torch.randperm(len(x)).split(recipe.batch_size):
+            for rows in torch.randperm(len(train)).split(recipe.batch_size):
+                x, y = train.take(rows)
                 optimizer.zero_grad(set_to_none=True)
-                F.cross_entropy(model(x[rows].to(device)), y[rows].to(device)).backward()
+                out = model((augmented(x) if recipe.augment else x).to(device))
+                F.cross_entropy(out, y.to(device), label_smoothing=recipe.smoothing).backward()
                 optimizer.step()
                 schedule.step()
-            history.append(accuracy(model, x_test, y_test, device))
+            history.append(accuracy(model, test, device))
             if each is not None:
                 each(epoch, model, history[-1])
     return Pretrained(model.eval(), history)
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, x: Tensor, y: Tensor, device: str = "cpu", batch: int = 512) -> float:
+def accuracy(model: nn.Module, images: Images, device: str = "cpu", batch: int = 512) -> float:
     """The share of samples whose highest output is their label."""
     model.eval()
-    right = sum(
-        int((model(a.to(device)).argmax(1) == b.to(device)).sum())
-        for a, b in zip(x.split(batch), y.split(batch), strict=True)
-    )
-    return right / len(y)
+    right = 0
+    for rows in torch.arange(len(images)).split(batch):
+        x, y = images.take(rows)
+        right += int((model(x.to(device)).argmax(1) == y.to(device)).sum())
+    return right / len(images)
+
+
+def augmented(x: Tensor) -> Tensor:
+    """Each image mirrored or not, and shifted, zeros coming in. x: (b, c, h, w)."""
+    b, _, h, w = x.shape
+    reach = h // 8
+    x = torch.where(torch.rand(b, 1, 1, 1) < 0.5, x.flip(-1), x)
+    padded = F.pad(x, (reach, reach, reach, reach))
+    top, left = torch.randint(0, 2 * reach + 1, (2, b, 1))
+    rows, columns = top + torch.arange(h), left + torch.arange(w)
+    return padded[torch.arange(b)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
 
 
 def _stem(dataset: str) -> str:

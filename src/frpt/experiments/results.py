@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frpt.errors import SweepError
-from frpt.experiments.jobs import FIELDS, Job
+from frpt.experiments.jobs import Job
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = Mapping[str, float | int | str | None]
-_TEXT = ("job", "dataset", "model", "l_r", "arm", "preset", "embed", "checkpoint")
+_TEXT = ("job", "dataset", "model", "l_r", "arm", "preset", "embed", "checkpoint", "corruption")
 
 
 class Results:
@@ -38,7 +38,7 @@ class Results:
         """Add a job's rows in one write."""
         if not rows:
             raise SweepError(f"the run of {job} gave no rows")
-        columns = ("job", "row", "rows", *FIELDS, *rows[0])
+        columns = ("job", "row", "rows", *asdict(job), *rows[0])
         known = self.columns()
         if known and known != columns:
             raise SweepError(
@@ -82,7 +82,7 @@ class Results:
         if not whole:
             return pd.DataFrame()
         missing = {c: [""] for c in self.columns() if c not in _TEXT}
-        kinds = dict.fromkeys(_TEXT, str)
+        kinds = {c: str for c in self.columns() if c in _TEXT}
         frame = pd.read_csv(io.BytesIO(whole), dtype=kinds, keep_default_na=False, na_values=missing)
         frame = frame.drop_duplicates(["job", "row"], keep="last")
         counts = frame.groupby("job")["rows"].transform("size")

@@ -17,14 +17,16 @@ GROUP = ["dataset", "model", "checkpoint", "l_r"]
 EPOCHS = (1, 5, 10)
 
 
-def metrics(frame: pd.DataFrame, value: str = "metric", scale: float = 100.0) -> pd.DataFrame:
-    """Per run: best and mean of ``value`` over its epochs, and after epochs 1, 5 and 10, in percentage points.
+def metrics(
+    frame: pd.DataFrame, value: str = "metric", scale: float = 100.0, epochs: Iterable[int] = EPOCHS
+) -> pd.DataFrame:
+    """Per run: best and mean of ``value`` over its epochs, and after some epochs, in percentage points.
 
     frame: ``Results.frame()``, with a column epoch that counts from 1. A row per run.
     """
     runs = frame.assign(value=frame[value] * scale).groupby(RUN)
     found = runs["value"].agg(best="max", mean="mean")
-    for epoch in EPOCHS:
+    for epoch in epochs:
         at = frame[frame["epoch"] == epoch].set_index(RUN)[value] * scale
         if len(at):
             found[f"epoch {epoch}"] = at

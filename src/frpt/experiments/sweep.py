@@ -1,11 +1,14 @@
-"""Runs jobs that are not in the table yet, in this process or in a pool of them; rows are kept as jobs end."""
+"""Runs jobs that are not in the table yet, here, in a pool of processes or on a cluster; rows are kept as jobs end."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.connection import wait
+from typing import Any
 
 import torch
 
@@ -13,8 +16,9 @@ from frpt.errors import OptionError, SweepError
 from frpt.experiments.jobs import Job
 from frpt.experiments.results import Results, Row
 
-Run = Callable[[Job], Sequence[Row]]
+Run = Callable[[Any], Sequence[Row]]
 Outcome = tuple[Job, Sequence[Row] | Exception]
+CLUSTERS = ("ray",)
 
 
 def sweep(
@@ -23,21 +27,31 @@ def sweep(
     results: Results,
     *,
     workers: int = 1,
+    cluster: str | None = None,
     progress: Callable[[Job, int, int], None] | None = None,
 ) -> None:
     """Run every job once. A sweep that was stopped goes on with what is missing when the same call is made again.
 
     run: a function of a module (other processes import it) that gives a job's rows, e.g. one per epoch.
-    workers: processes; 1 runs the jobs here. progress: called with (job, jobs ended, jobs to do).
+    workers: processes; 1 runs the jobs here. Each has one thread, so that numbers do not depend on how many there are.
+    cluster: "ray" runs them as tasks of the Ray cluster at hand instead; its nodes must see the same files.
+    progress: called with (job, jobs ended, jobs to do).
     Jobs that fail do not stop the others; they are named in one error at the end, and are tried again the next time.
     """
     if workers < 1:
         raise OptionError(f"workers must be at least 1, got {workers}")
+    if cluster is not None and cluster not in CLUSTERS:
+        raise OptionError(
+            f"unknown cluster {cluster!r}: there is {', '.join(CLUSTERS)}; leave it out for processes here"
+        )
     results.repair()
     done = results.done()
     missing = list({job.key: job for job in jobs if job.key not in done}.values())
     failed: list[tuple[Job, Exception]] = []
-    outcomes = _here(missing, run) if workers == 1 else _pool(missing, run, workers)
+    if cluster is not None:
+        outcomes = _on_ray(missing, run)
+    else:
+        outcomes = _here(missing, run) if workers == 1 else _pool(missing, run, workers)
     for ended, (job, outcome) in enumerate(outcomes, 1):
         if isinstance(outcome, Exception):
             failed.append((job, outcome))
@@ -46,25 +60,32 @@ def sweep(
         if progress is not None:
             progress(job, ended, len(missing))
     if failed:
-        listing = "\n".join(f"  - {job}: {type(error).__name__}: {error}" for job, error in failed[:8])
+        listing = "\n".join(f"  - {job}: {type(error).__name__}: {error}" for job, error in failed[:3])
         raise SweepError(
-            f"{len(failed)} of {len(missing)} runs failed; the others are in {str(results.path)!r}:\n{listing}"
+            f"{len(failed)} of {len(missing)} runs failed; the others are in {str(results.path)!r}:\n{listing}\n"
+            "The same call tries them again."
         ) from failed[0][1]
 
 
 def _here(jobs: Sequence[Job], run: Run) -> Iterator[Outcome]:
     for job in jobs:
-        try:
-            yield job, run(job)
-        except Exception as error:
-            yield job, error
+        yield _attempt(run, job)
+
+
+def _attempt(run: Run, job: Job) -> Outcome:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return job, run(job)
+    except Exception as error:
+        return job, error
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _pool(jobs: Sequence[Job], run: Run, workers: int) -> Iterator[Outcome]:
-    """In fresh processes that share the processors evenly."""
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, torch.set_num_threads, (threads,))
+    """In fresh processes."""
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin)
     try:
         futures = {pool.submit(run, job): job for job in jobs}
         for future in as_completed(futures):
@@ -74,3 +95,38 @@ def _pool(jobs: Sequence[Job], run: Run, workers: int) -> Iterator[Outcome]:
             yield futures[future], future.result() if error is None else error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin() -> None:
+    """A worker's start: one thread, and a watch that ends it when the process that started it was killed."""
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
+
+
+def _follow(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
+
+
+def _on_ray(jobs: Sequence[Job], run: Run) -> Iterator[Outcome]:
+    """As Ray tasks of one processor each, in the order they end."""
+    try:
+        import ray
+    except ImportError as error:
+        raise OptionError(
+            "cluster='ray' needs Ray: pip install 'frpt[ray]', or leave it out for processes here"
+        ) from error
+    if not ray.is_initialized():
+        ray.init()
+    task = ray.remote(_attempt)
+    pending = {task.remote(run, job): job for job in jobs}
+    while pending:
+        ready, _ = ray.wait(list(pending), num_returns=1)
+        for reference in ready:
+            job = pending.pop(reference)
+            try:
+                yield ray.get(reference)
+            except Exception as error:  # the task itself is lost: a node that died, no memory
+                yield job, error

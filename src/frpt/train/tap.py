@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from frpt.errors import TapError
+from frpt.graph.names import OUTPUT
 
 _NAME = re.compile(r"(?P<path>[^@\[]+)(@(?P<call>\d+))?(\[(?P<item>\d+)\])?")
 
@@ -27,8 +28,8 @@ class FeatureTap:
     """Reads what layers returned in the last forward pass: ``tap["layer3"]``, or ``tap.value`` of a single one.
 
     at: module paths as ``Reverser.layers`` lists them; ``relu@0`` is the first call of a module that is called several
-    times, the bare name its last. A value is a copy with gradient, safe from later in-place ops. ``close()``, or
-    leaving the ``with`` block, removes the hooks.
+    times, the bare name its last; ``out`` is what the model itself returns. A value is a copy with gradient, safe from
+    later in-place ops. ``close()``, or leaving the ``with`` block, removes the hooks.
     """
 
     def __init__(self, model: nn.Module, at: str | Sequence[str]) -> None:
@@ -108,6 +109,8 @@ class FeatureTap:
 def _parse(model: nn.Module, name: str) -> tuple[str, int | None, int | None]:
     """(module path, number of the call or None for the last, item of its output or None)."""
     paths = [path for path, _ in model.named_modules() if path]
+    if name == OUTPUT and name not in paths:
+        return "", None, None
     found = _NAME.fullmatch(name)
     path = found["path"] if found else name
     if found is None or path not in paths:

@@ -1,0 +1,81 @@
+"""`frpt reproduce`: a table or figure of the paper, at any scale, beside the paper's own numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from frpt.cli.shared import console, errors
+from frpt.errors import OptionError
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Which table or figure; --list shows them.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with the data sets; else FRPT_DATA, then the hub.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for checkpoints, targets and results.")] = Path("frpt-reproduce"),
+    scale: Annotated[str, typer.Option(help="small: a look in a minute or two; paper: all of it.")] = "small",
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, from 0.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each post-training.")] = None,
+    lr: Annotated[list[str] | None, typer.Option(help="Layers l_R, e.g. --lr out,3,1.")] = None,
+    c_rec: Annotated[list[str] | None, typer.Option(help="Strengths, e.g. --c-rec 0.1,0.3.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Models, e.g. --model simple_cnn.")] = None,
+    preset: Annotated[list[str] | None, typer.Option(help="Presets of the reconstruction, e.g. paper,default.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Data set of a figure.")] = None,
+    samples: Annotated[str | None, typer.Option(help="Training and test samples to take, e.g. 2000,1000.")] = None,
+    pretrain: Annotated[int | None, typer.Option(min=1, help="Epochs of pretraining.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes, one thread each.")] = 1,
+    cluster: Annotated[str | None, typer.Option(help="ray: run on the Ray cluster at hand.")] = None,
+    compare: Annotated[
+        list[Path] | None, typer.Option(help="CSV to set beside the result instead of the paper's numbers.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
+) -> None:
+    """Run a table or figure of the paper, or what is missing of it, and set the result beside the paper's numbers."""
+    from frpt.experiments import EXPERIMENTS, Options
+    from frpt.experiments import reproduce as run
+
+    with errors():
+        if list_:
+            table = Table("name", "what", "in the paper", "--scale small", box=None, pad_edge=False)
+            for known, e in EXPERIMENTS.items():
+                table.add_row(known, e.what, e.where, e.small)
+            console.print(table)
+            return
+        if name is None:
+            raise OptionError("which table or figure? `frpt reproduce --list` shows what there is")
+        options = Options(
+            out=out, data=data, scale=scale, seeds=seeds, epochs=epochs, layers=_several(lr), c_rec=_numbers(c_rec),
+            models=_several(model), presets=_several(preset), dataset=dataset, samples=_samples(samples),
+            pretrain=pretrain, workers=workers, cluster=cluster, compare=tuple(compare or ()),
+        )  # fmt: skip
+        report = run(name, options, Console(stderr=True, soft_wrap=True))
+        console.print(report.markdown(details=False), markup=False, highlight=False)
+        console.print(f"tables (md, tex, csv) and figures: {out / name}", markup=False, highlight=False)
+
+
+def _several(values: list[str] | None) -> tuple[str, ...]:
+    """Repeated options and comma-separated ones alike."""
+    return tuple(part.strip() for value in values or () for part in value.split(",") if part.strip())
+
+
+def _samples(value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    parts = value.split(",")
+    if len(parts) != 2 or not all(p.strip().isdigit() for p in parts):
+        raise OptionError(f"--samples takes two numbers, e.g. 2000,1000, got {value!r}")
+    return int(parts[0]), int(parts[1])
+
+
+def _numbers(values: list[str] | None) -> tuple[float, ...]:
+    try:
+        found = tuple(float(v) for v in _several(values))
+    except ValueError as error:
+        raise OptionError(f"--c-rec takes numbers, e.g. 0.1,0.3, got {values}") from error
+    if any(not 0 <= c < 10 for c in found):
+        raise OptionError(f"--c-rec takes strengths of at least 0, got {found}")
+    return found

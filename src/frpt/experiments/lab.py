@@ -1,0 +1,124 @@
+"""One post-training run of a grid: its data, its checkpoint, its targets; and what is written before the runs start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from frpt.data import Images, load
+from frpt.errors import OptionError
+from frpt.experiments.jobs import ANCHOR, BACKPROP, ONLINE, RECONSTRUCTED, Job
+from frpt.experiments.pretrain import Recipe
+from frpt.experiments.recipes import Start, load_start, pretrained, recipe_of
+from frpt.experiments.results import Row
+from frpt.reverser import Reverser
+from frpt.solvers.stationary import SAMPLES
+from frpt.targets import write_targets
+from frpt.train import post_train
+from frpt.train.setup import ANCHOR as FROM_ANCHOR
+from frpt.train.setup import ONLINE as FROM_STEP
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where runs read and write. data: a folder with the data sets, or None; train, test: samples taken of the splits.
+
+    A part of a split is drawn by a fixed seed. The object goes to other processes, and ``run`` with it.
+    """
+
+    out: Path
+    data: Path | None = None
+    train: int | None = None
+    test: int | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.out / "checkpoints"
+
+    def split(self, dataset: str, split: str) -> Images:
+        """The split, or as many of its samples as this lab takes."""
+        return _split(dataset, split, self.data, self.train if split == "train" else self.test)
+
+    def starts(
+        self,
+        dataset: str,
+        model: str,
+        recipe: Recipe | None = None,
+        keep: Iterable[int] = (),
+        each: Callable[[int, float], None] | None = None,
+    ) -> list[Start]:
+        """Pretrained checkpoints, made if they are not there; the last is the one after all epochs."""
+        recipe = recipe or recipe_of(dataset, model)
+        splits = self.split(dataset, "train"), self.split(dataset, "test")
+        return pretrained(self.checkpoints, model, *splits, recipe, keep=keep, each=each)
+
+    def model(self, job: Job) -> nn.Module:
+        return load_start(self.checkpoints / f"{job.checkpoint}.safetensors", job.model, job.dataset)
+
+    def store(self, job: Job) -> Path:
+        """Where the targets of a job are; jobs that differ in strength and seed share them."""
+        return self.out / "targets" / job.checkpoint / f"{job.l_r}-{job.preset}-{job.embed}"
+
+    def write_stores(self, jobs: Iterable[Job], progress: bool = True) -> None:
+        """Write the targets that the jobs read, each once; a store that was begun is completed."""
+        stores = {self.store(job): job for job in jobs if job.arm in RECONSTRUCTED and job.arm != ONLINE}
+        for path, job in stores.items():
+            rev = self.reverser(job)
+            write_targets(rev, self.split(job.dataset, "train"), layer_of(rev.model, job), path, progress=progress)
+
+    def reverser(self, job: Job) -> Reverser:
+        """On the model a job starts from; made once per process for all its layers, strengths and seeds."""
+        return _reverser(self, job.dataset, job.model, job.checkpoint, job.preset or "default", job.embed or "nearest")
+
+    def run(self, job: Job) -> list[Row]:
+        """Post-train once; a row per epoch. metric, start: accuracy on the test split after and before, in [0, 1].
+
+        seconds: of the epoch's training steps; wall: of the whole run, tests included.
+        """
+        begun = time.perf_counter()
+        rev = self.reverser(job)
+        targets: str | Path | None = None
+        if job.arm != BACKPROP:
+            targets = {ANCHOR: FROM_ANCHOR, ONLINE: FROM_STEP}.get(job.arm, self.store(job))
+        result = post_train(
+            rev.model, self.split(job.dataset, "train"), layer_of(rev.model, job), targets=targets,
+            val=self.split(job.dataset, "test"), c_rec=job.c_rec, epochs=job.epochs, seed=job.seed,
+            batch_size=job.batch_size, lr=job.lr, reverser=rev, progress=False,
+        )  # fmt: skip
+        wall = round(time.perf_counter() - begun, 3)
+        return [
+            {"epoch": e.epoch, "metric": e.metric, "start": result.start, "fixed": e.fixed, "broken": e.broken,
+             "task_loss": e.task_loss, "rec_loss": e.rec_loss, "weight": e.weight, "deviation": e.deviation,
+             "seconds": round(e.seconds, 3), "wall": wall}
+            for e in result.history
+        ]  # fmt: skip
+
+
+def layer_of(model: nn.Module, job: Job) -> str:
+    """The layer's name in the model; the zoo's models know the paper's numbers."""
+    layers: dict[str, str] = model.layers  # type: ignore[assignment]
+    if job.l_r not in layers:
+        raise OptionError(f"{job.model} on {job.dataset} has no l_R {job.l_r!r}: there are {', '.join(layers)}")
+    return layers[job.l_r]
+
+
+@lru_cache(maxsize=4)
+def _reverser(lab: Lab, dataset: str, model: str, checkpoint: str, preset: str, embed: str) -> Reverser:
+    start = load_start(lab.checkpoints / f"{checkpoint}.safetensors", model, dataset)
+    data = lab.split(dataset, "train")
+    return Reverser(start, data.take(torch.arange(min(SAMPLES, len(data))))[0], preset=preset, embed=embed)
+
+
+@lru_cache(maxsize=4)
+def _split(dataset: str, split: str, folder: Path | None, count: int | None) -> Images:
+    """Read once per process."""
+    images = load(dataset, split, None if dataset == "digits" else folder)
+    if count is None or count >= len(images):
+        return images
+    return images.select(torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:count])
