@@ -256,7 +256,6 @@ REFUSED = [
     ({"val": TensorDataset(torch.randn(4, 6), torch.tensor([0, 1, 4, 9]))}, LabelError, r"validation set.*\[4, 9\]"),
     ({"data": TensorDataset(torch.randn(4, 6), torch.tensor([0, 1, 4, 9])), "c_rec": 0}, LabelError, r"\[4, 9\]"),
     ({"at": "4/linear"}, FrptError, "4"),
-    ({"at": "out"}, TapError, "no forward hook"),
     ({"lr": 1e20, "c_rec": 0, "epochs": 9}, NonFiniteError, "Lower the learning rate"),
     ({"optimizer": 3}, OptionError, "optimizer must be a function"),
 ]

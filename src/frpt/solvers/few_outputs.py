@@ -28,7 +28,9 @@ _ROUNDS = 2
 _RIDGE = 1e-4
 """In units of the mean of JJᵀ's diagonal: smaller ones let float32 noise decide where J is nearly of lower rank."""
 _NEAR_RIDGE = 1e-2
-"""The least one of steps that start at a: these add up, and must not wander where the target is out of reach."""
+"""The least one of a step that starts at a, tenfold for the next: they must not wander where a target is out of reach."""
+_COARSE = 0.1
+"""Share of the residual that may be left from which steps start at the anchor only."""
 _HARDER = 100.0
 """Factor on the ridge after a step that no length makes good."""
 _SLOW = 0.7
@@ -53,7 +55,7 @@ def solve(problem: Problem) -> Answer:
 
 
 def _solve(problem: Problem) -> Answer:
-    """Every sample from the anchor (or the problem's start) until it is done, or three steps in a row bring little."""
+    """Every sample from the anchor (or the problem's start) until it is done, or some steps in a row bring little."""
     value, reached = (v.clone() for v in problem.start or (problem.anchor, problem.output))
     halves = torch.zeros(len(value), dtype=torch.long, device=value.device)
     error = row_norm(problem.target - reached)
@@ -62,7 +64,7 @@ def _solve(problem: Problem) -> Answer:
         everyone, value.clone(), reached.clone(), error, torch.full_like(error, _RIDGE), torch.zeros_like(halves)
     )
     for _ in range(_STEPS):
-        state.keep((state.error > problem.enough[state.index]) & (state.slow < 3))
+        state.keep((state.error > problem.enough[state.index]) & (state.slow < (3 if _fine(problem) else 2)))
         if len(state.index) == 0:
             break
         halves[state.index] += 1 + problem.outputs
@@ -70,6 +72,11 @@ def _solve(problem: Problem) -> Answer:
         value[state.index], reached[state.index] = state.a, state.phi
     before, after = row_norm(problem.target - problem.output), row_norm(problem.target - reached)
     return Answer(value, (halves + 1) // 2, (after >= before) & (before > problem.enough))
+
+
+def _fine(problem: Problem) -> bool:
+    """Whether more is asked for than steps about the anchor reach by themselves; they alone vary smoothly with it."""
+    return problem.closed is None or problem.closed < _COARSE
 
 
 def _rows(problem: Problem, state: _State) -> Tensor:
@@ -93,8 +100,9 @@ def _rows(problem: Problem, state: _State) -> Tensor:
 def _nearest(problem: Problem, state: _State) -> Tensor:
     """c + z: (k, n), with c = â; after a step that brought little, c = a, as near points lie across fewer kinks."""
     J, here = _rows(problem, state), state.a.flatten(1)
-    centre = torch.where(state.slow[:, None] > 0, here, problem.anchor[state.index].flatten(1))
-    ridge = torch.where(state.slow > 0, state.ridge.clamp_min(_NEAR_RIDGE), state.ridge)
+    stuck = (state.slow > 0) & _fine(problem)
+    centre = torch.where(stuck[:, None], here, problem.anchor[state.index].flatten(1))
+    ridge = torch.where(stuck, torch.maximum(state.ridge, _NEAR_RIDGE * 10.0 ** (state.slow - 1)), state.ridge)
     left = (problem.target[state.index] - state.phi).flatten(1).double() + _times(J, here - centre)
     low, high = centre.clamp(max=problem.within.low) - centre, centre.clamp(min=problem.within.high) - centre
     z, fixed = torch.zeros_like(centre), torch.zeros_like(centre, dtype=torch.bool)
