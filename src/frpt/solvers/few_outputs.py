@@ -28,7 +28,7 @@ _ROUNDS = 2
 _RIDGE = 1e-4
 """In units of the mean of JJᵀ's diagonal: smaller ones let float32 noise decide where J is nearly of lower rank."""
 _NEAR_RIDGE = 1e-2
-"""The least one of a step that starts at a, tenfold for the next: they must not wander where a target is out of reach."""
+"""The least one of a step that starts at a, tenfold for the next: without it they wander where no step gets far."""
 _COARSE = 0.1
 """Share of the residual that may be left from which steps start at the anchor only."""
 _HARDER = 100.0
