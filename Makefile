@@ -3,16 +3,23 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO := $(VENV)/.demo
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: demo test lint browser bench bench-conv bench-composite bench-store bench-train bench-diagnose clean
 
-$(READY): pyproject.toml constraints.txt
+# The demo needs the library alone; everything else what developers have.
+$(DEMO): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("frpt needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) '.[demo]'
+	touch $(DEMO)
+
+$(READY): $(DEMO)
+	$(INSTALL) '.[dev]'
 	touch $(READY)
 
-demo: $(READY)
+demo: $(DEMO)
 	$(BIN)/frpt demo
 
 test: lint browser
