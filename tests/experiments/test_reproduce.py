@@ -24,6 +24,8 @@ from tests.experiments.killed import options
 
 runner = CliRunner(env={"COLUMNS": "250"})
 ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "tests.experiments.killed"]
+"""A process of its own: other threads than this one's round otherwise when a network is pretrained."""
 
 
 def measured(out: Path) -> pd.DataFrame:
@@ -35,13 +37,14 @@ def measured(out: Path) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed")
-    reproduce("mnist", options(out))
+    subprocess.run([*COMMAND, str(out), "1"], cwd=ROOT, check=True, capture_output=True)
     return out
 
 
 def test_a_killed_sweep_resumes_to_the_same_table(undisturbed: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.experiments.killed", str(tmp_path), "1"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*COMMAND, str(tmp_path), "1"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     table = Results(tmp_path / "mnist" / "runs.csv")
     deadline = time.monotonic() + 120
     while not table.done() and time.monotonic() < deadline and process.poll() is None:
@@ -52,7 +55,7 @@ def test_a_killed_sweep_resumes_to_the_same_table(undisturbed: Path, tmp_path: P
     assert 0 < len(ended) < 6
     first = table.path.read_bytes()
     first = first[: first.rfind(b"\n") + 1]
-    reproduce("mnist", options(tmp_path))
+    subprocess.run([*COMMAND, str(tmp_path), "1"], cwd=ROOT, check=True, capture_output=True)
     assert table.path.read_bytes().startswith(first)  # what had ended was not run again
     assert measured(tmp_path).equals(measured(undisturbed))
     for name in ("table-fr-pt-default.md", "arms.csv", "paired-fr-pt-default.tex"):

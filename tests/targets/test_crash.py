@@ -88,11 +88,13 @@ def test_killed_at_random_moments(rev: frpt.Reverser, undisturbed: dict[str, byt
         return time.perf_counter() - start
 
     whole, chance, kills = min(seconds() for _ in range(3)), random.Random(0), 0
-    for trial in range(8):
+    for trial in range(24):
+        if trial >= 8 and kills >= 4:  # a writer may be done before its time is up
+            break
         path = tmp_path / str(trial)
         for _ in range(2):
             process = forked(writing(rev, path))
-            process.join(chance.uniform(0.1, 0.9) * whole)
+            process.join(chance.uniform(0.05, 0.8) * whole)
             process.kill()
             process.join()
             assert process.exitcode in (0, -signal.SIGKILL)
