@@ -20,7 +20,6 @@ from frpt.experiments.bench import Bench
 from frpt.experiments.jobs import ANCHOR, BACKPROP, FRPT
 from frpt.experiments.lab import Lab
 from frpt.experiments.pretrain import Recipe
-from tests.experiments.killed import options
 
 runner = CliRunner(env={"COLUMNS": "250"})
 ROOT = Path(__file__).parents[2]
