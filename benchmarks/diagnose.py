@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -67,6 +68,7 @@ def planted(model: nn.Module, data: TensorDataset, plants: int, strength: float)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cifar", type=Path, help="folder with CIFAR-10's parquet files")
+    parser.add_argument("--weights", type=Path, help="with --cifar: a trained network, diagnosed on the test images")
     parser.add_argument("--epochs", type=int, default=5, help="of the network's training on CIFAR-10")
     parser.add_argument("--plants", type=int, default=10)
     parser.add_argument("--strength", type=float, default=0.7, help="norm of a planted fault, relative to the weights'")
@@ -83,6 +85,11 @@ def main() -> None:
         data = TensorDataset(*samples(10_000, 5.0, 4, 0.2))
         still = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
         epoch = 5 * training(model, data, 64, still)  # of 50,000 images
+    elif options.weights is not None:
+        model.load_state_dict(load_file(options.weights))
+        still = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
+        whole, data = cifar(options.cifar), cifar(options.cifar, "test")
+        epoch = min(training(model, whole, 64, still) for _ in range(3))
     else:
         whole = cifar(options.cifar)
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

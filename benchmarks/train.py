@@ -159,12 +159,12 @@ def writing(model: nn.Module, data: TensorDataset, at: str, batch: int | None, p
         return time.perf_counter() - start
 
 
-def cifar(folder: Path) -> TensorDataset:
-    """The training images of CIFAR-10, normalised, from the parquet files of the Hugging Face hub."""
+def cifar(folder: Path, split: str = "train") -> TensorDataset:
+    """The images of CIFAR-10, normalised, from the parquet files of the Hugging Face hub."""
     import pyarrow.parquet as parquet
     from PIL import Image
 
-    columns = parquet.read_table(sorted(folder.glob("train*.parquet"))).to_pydict()
+    columns = parquet.read_table(sorted(folder.glob(f"{split}*.parquet"))).to_pydict()
     images = [np.asarray(Image.open(io.BytesIO(image["bytes"])).convert("RGB")) for image in columns["img"]]
     x = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
     mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)))

@@ -234,6 +234,18 @@ def test_regression_with_two_inputs() -> None:
     assert d.to_pandas("samples").shape[0] == 40
 
 
+def test_ignored_labels_count_nowhere(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = trained
+    some = y[:60].clone()
+    some[::3] = -100
+    d = frpt.diagnose(model, TensorDataset(x[:60], some), LAYERS, gallery=0, progress=False)
+    with torch.no_grad():
+        right = (model(x[:60]).argmax(1) == some)[some >= 0]
+    assert d.confusion.sum() == 40
+    assert d.score == pytest.approx(float(right.double().mean()))
+    assert not d.samples.corrected[::3].any()
+
+
 class PerPixel(nn.Module):
     """Scores for each of 3 classes at 3 places: which axis has the classes cannot be told."""
 

@@ -43,6 +43,7 @@ class Look:
     ) -> None:
         self.rev, self.source, self.layers, self.layouts = rev, source, list(layers), layouts
         self.rows = SampleTally(layers)
+        self._whole = True
         _, x, y = next(iter(source.batches([range(min(2, source.count))], 2)))
         out = rev.reconstruct(x, y, at=OUTPUT).anchor
         self.class_names = _names(class_names, 0 if class_ids(out, y) is None else int(out.shape[1]))
@@ -62,24 +63,26 @@ class Look:
                 if saved.due:
                     saved.save(self._state())
         except BaseException:
-            if len(self.rows):
+            if self._whole and len(self.rows):  # not in the middle of a batch's sums
                 saved.save(self._state())
             raise
         return self.rows.table()
 
     def _add(self, part: Sequence[int], x: Any, y: Tensor) -> None:
-        """One batch: all sums or, where it fails, none."""
+        """One batch, reconstructed first and summed up then."""
         found = self.rev.reconstruct(x, y, at=self.layers)
         out = found[OUTPUT].anchor
         ids = class_ids(out, y)
         _, values = scored(self.rev, out, y)
         predicted = None if ids is None else out.argmax(1)
+        self._whole = False
         for name, rec in found.items():
             self.tallies[name].add(rec, ids, predicted)
         self.rows.add(part, ids, predicted, values, found)
+        self._whole = True
 
     def _state(self) -> dict[str, Array]:
-        layers = {f"{name}/{k}": v for name, tally in self.tallies.items() for k, v in tally.state().items()}
+        layers = {f"layers/{name}/{k}": v for name, tally in self.tallies.items() for k, v in tally.state().items()}
         return {**{f"samples/{k}": v for k, v in self.rows.state().items()}, **layers}
 
     def _restore(self, state: Mapping[str, Array]) -> None:
@@ -91,13 +94,13 @@ class Look:
 
         self.rows.restore(part("samples"))
         for name, tally in self.tallies.items():
-            tally.restore(part(name))
+            tally.restore(part(f"layers/{name}"))
 
     def confusion(self, table: SampleTable) -> Array:
-        """(classes, classes), a row per label."""
+        """(classes, classes), a row per label; labels that are ignored are in none."""
         count = np.zeros((len(self.class_names),) * 2, dtype=np.int64)
-        if self.class_names:
-            np.add.at(count, (table.label, table.predicted), 1)
+        labelled = table.label >= 0
+        np.add.at(count, (table.label[labelled], table.predicted[labelled]), 1)
         return count
 
     def trust(self, table: SampleTable, seed: int) -> Trust:

@@ -24,6 +24,7 @@ from torch.fx import Node
 from frpt.embed import class_dim
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import Inputs
+from frpt.graph.names import OUTPUT
 from frpt.record import needed
 from frpt.reverser import Reverser
 
@@ -52,8 +53,7 @@ def refit(rev: Reverser, fitted: Batches, held: Batches, layers: Sequence[str]) 
             behind = set() if before is None else set(rev.upstream(before))
             names = [n for n in rev.upstream(layer) if n not in behind]
             own = {n: p.detach() for n, p in rev.model.named_parameters() if n in names and p.is_floating_point()}
-            part = _Part(rev, before, fitted, held)
-            found[layer] = part.taken_back(own) if own else 0.0
+            found[layer] = _Part(rev, before, fitted, held).taken_back(own) if own else 0.0
     return found
 
 
@@ -98,8 +98,7 @@ class _Part:
 
     def _loss(self, own: Weights) -> float:
         with torch.no_grad():
-            total = sum(float(_loss(b.out(own), b)) * b.count for b in self.held)
-        return total / sum(b.count for b in self.held)
+            return sum(float(_loss(b.out(own), b)) for b in self.held)
 
     def _steps(self, own: Weights) -> Iterable[Weights]:
         """The step after some numbers of conjugate gradient iterations."""
@@ -145,7 +144,7 @@ class _Part:
 
 def _batch(rev: Reverser, before: str | None, x: Any, y: Tensor) -> _Batch:
     inputs = Inputs.of(x)
-    captured, at = rev.node(before or "out", inputs)
+    captured, at = rev.node(before or OUTPUT, inputs)
     given, output = captured.given(inputs), captured.output
     if before is not None:
         with torch.no_grad():
@@ -163,10 +162,10 @@ def _axis(out: Tensor, b: _Batch) -> int:
 
 
 def _loss(out: Tensor, b: _Batch) -> Tensor:
-    """Cross-entropy of class ids, else the mean squared error."""
+    """Cross-entropy of class ids, else the squared error; summed over the batch."""
     if b.labels.is_floating_point():
-        return F.mse_loss(out, b.labels.to(out))
-    return F.cross_entropy(out.movedim(_axis(out, b), -1).flatten(0, -2), b.labels.flatten())
+        return F.mse_loss(out, b.labels.to(out), reduction="sum")
+    return F.cross_entropy(out.movedim(_axis(out, b), -1).flatten(0, -2), b.labels.flatten(), reduction="sum")
 
 
 def _slope(out: Tensor, b: _Batch) -> Tensor:

@@ -9,14 +9,15 @@ from frpt.reverser import Reverser
 
 
 def scored(rev: Reverser, out: Tensor, y: Tensor) -> tuple[str, Tensor]:
-    """(b,): the share of each sample's labels that are met; its mean squared error where labels are no class ids."""
+    """(b,): the share of each sample's labels that are met, NaN where all are ignored; its mean squared error where
+    labels are no class ids."""
     y = y.to(out.device)
     if y.is_floating_point() or y.shape == out.shape:
         return "mse", (out.double() - y.double()).square().flatten(1).mean(1)
     axis = class_dim(out, y) if rev.embedder.class_dim is None else rev.embedder.class_dim
     counts = (y != rev.embedder.ignore_index).reshape(len(y), -1)
     hit = (out.argmax(axis) == y).reshape(len(y), -1) & counts
-    return "accuracy", hit.sum(1).double() / counts.sum(1).clamp_min(1)
+    return "accuracy", hit.sum(1).double() / counts.sum(1)
 
 
 def class_ids(out: Tensor, y: Tensor) -> Tensor | None:

@@ -11,6 +11,7 @@ from rich.text import Text
 from frpt.diagnose.diagnosis import Diagnosis
 from frpt.diagnose.report.verdict import verdict
 from frpt.diagnose.tables import class_name
+from frpt.graph.names import OUTPUT
 from frpt.graph.plan import table
 
 LAYERS = ("layer", "deviation", "closed", "error bound", "fault", "rank")
@@ -51,7 +52,7 @@ def _tables(d: Diagnosis) -> list[tuple[Sequence[str], Sequence[Sequence[str]]]]
     ]  # fmt: skip
     pairs = []
     for p in d.pairs:
-        inner = {name: moved for name, moved in p.deviation.items() if name != "out"} or p.deviation
+        inner = {name: moved for name, moved in p.deviation.items() if name != OUTPUT} or p.deviation
         most = max(inner, key=lambda name: inner[name])
         names = (class_name(d, p.label), class_name(d, p.predicted))
         pairs.append((*names, str(p.count), most, f"{p.deviation[most]:.4f}"))

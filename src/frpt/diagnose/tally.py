@@ -133,7 +133,7 @@ class SampleTally:
 
     @property
     def score(self) -> float:
-        return float(self.state()["value"].mean())
+        return float(np.nanmean(self.state()["value"]))
 
     def table(self) -> SampleTable:
         return SampleTable(**{name: rows for name, rows in self.state().items() if name != "value"})

@@ -161,7 +161,7 @@ def _measure(rev: Reverser, source: Source, layers: list[str], batch_size: int, 
     for part, x, y in source.batches([range(source.count)], batch_size):
         found = rev.reconstruct(x, y, at=[OUTPUT, *(n for n in layers if n != OUTPUT)])
         sums.name, values = scored(rev, found[OUTPUT].anchor, y)
-        sums.total, sums.seen = sums.total + float(values.sum()), sums.seen + len(part)
+        sums.total, sums.seen = sums.total + float(values.nansum()), sums.seen + int(values.isfinite().sum())
         sums.corrected += int(found[OUTPUT].corrected.sum())
         for layer in layers:
             sums.deviations[layer] += float(found[layer].deviation[found[layer].corrected].sum())

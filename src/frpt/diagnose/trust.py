@@ -18,10 +18,11 @@ from torch import Tensor
 
 from frpt.diagnose.diagnosis import Advice, LayerFinding, UnitFinding
 from frpt.graph.inputs import Inputs
+from frpt.graph.names import OUTPUT
 from frpt.graph.plan import Plan, Unit
 from frpt.reverser import Reverser
 from frpt.rules.conv import convolution
-from frpt.samples import relative
+from frpt.samples import Samples, relative
 from frpt.solvers.base import Solution
 from frpt.solvers.torus import Torus, fitting
 from frpt.walk import Walk, planned_call
@@ -47,7 +48,7 @@ def trust(rev: Reverser, x: Any, y: Tensor, layers: Sequence[str], seed: int = 0
     deepest = max(layers, key=lambda name: len(rev.plan(name)))
     with rev.walking(inputs, y, [deepest], closing=False) as (walk, (plan,)):
         units = _units(walk, plan, {rev.node(n, inputs)[1]: n for n in layers}, g)
-    bounds = {u.layer: u.bound for u in units if u.layer} | {"out": 0.0}
+    bounds = {u.layer: u.bound for u in units if u.layer} | {OUTPUT: 0.0}
     if rev.preset.closing is not None:
         bounds |= _path_bounds(rev, inputs, y, layers, g)
     return Trust(tuple(units), {n: bounds.get(n, float("nan")) for n in layers})
@@ -90,8 +91,7 @@ def _units(walk: Walk, plan: Plan, names: dict[Any, str], g: torch.Generator) ->
         wanted = out.norm(target.double() - walk.record.taken(unit.sink, index).double())
         rho = torch.zeros_like(error)
         for _ in range(_PROBES):
-            noise = torch.randn(target.shape, generator=g, dtype=torch.float64).to(target)
-            noise = noise * out.over(_SHIFT * relative(wanted, out.norm(noise)), noise).to(noise)
+            noise = _noise(out, target, wanted, g)
             moved = walk.solve(unit, target + noise, index).value
             rho = torch.maximum(rho, relative(into.norm(moved.double() - solution.value.double()), out.norm(noise)))
         own = rho * solution.ccp * out.norm(target)
@@ -112,8 +112,7 @@ def _path_bounds(
         start, output = walk.target, walk.values[walk.captured.output]
         samples = walk.record.samples(walk.captured.output)
     wanted = samples.norm(start.double() - output.double())
-    noise = torch.randn(start.shape, generator=g, dtype=torch.float64).to(start)
-    noise = noise * samples.over(_SHIFT * relative(wanted, samples.norm(noise)), noise).to(noise)
+    noise = _noise(samples, start, wanted, g)
     with rev.walking(inputs, start + noise, layers) as (walk, plans):
         moved = {p.layer: walk.to(p) for p in plans if p.whole is not None}
     bounds = {}
@@ -123,6 +122,12 @@ def _path_bounds(
         size = into.norm(rec.target.double() - rec.anchor.double())
         bounds[name] = _median(_over(rho * (1 - rec.closed) * wanted, size)[rec.corrected])
     return bounds
+
+
+def _noise(samples: Samples, target: Tensor, wanted: Tensor, g: torch.Generator) -> Tensor:
+    """ξ, like the target. wanted: (b,), the norm of the change each sample's target asks for."""
+    noise = torch.randn(target.shape, generator=g, dtype=torch.float64).to(target)
+    return noise * samples.over(_SHIFT * relative(wanted, samples.norm(noise)), noise).to(noise)
 
 
 def _over(error: Tensor, size: Tensor) -> Tensor:
