@@ -42,11 +42,13 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(*self.__getbatch__(indices), strict=True))
+
+    def __getbatch__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         n = len(self)
         if any(not -n <= i < n for i in indices):
             raise IndexError(f"samples are 0 to {n - 1}")
-        x, y = self._fetch(self._rows[torch.as_tensor(list(indices), dtype=torch.int64)])
-        return list(zip(x, y, strict=True))
+        return self._fetch(self._rows[torch.as_tensor(list(indices), dtype=torch.int64)])
 
     @property
     def labels(self) -> Tensor:

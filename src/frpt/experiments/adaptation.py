@@ -83,16 +83,15 @@ def adaptation(bench: Bench) -> Report:
 def run(lab: Lab, job: Adaptation) -> list[Row]:
     """One run, one row: accuracies in [0, 1] after the last epoch and before, samples fixed and broken."""
     begun = time.perf_counter()
-    model = lab.model(job)
+    rev = lab.reverser(job)
     train, test = lab.split(job.dataset, "train"), lab.split(job.dataset, "test")
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(stream(job.seed, job.size)))
     x, y = corrupted(train.select(order[: job.size]), job.corruption, job.strength, job.seed)
     targets = {ANCHOR: FROM_ANCHOR, ONLINE: FROM_STEP}.get(job.arm)
-    before = {name: _right(model, *data) for name, data in _tests(lab, job).items()}
+    before = {"new": _before(lab, _start(job), job.corruption, job.strength), "old": _before(lab, _start(job), "", 0)}
     result = post_train(
-        model, TensorDataset(x, y), layer_of(model, job), targets=targets, c_rec=job.c_rec, epochs=job.epochs,
-        seed=job.seed, batch_size=job.batch_size, lr=job.lr, preset=job.preset or None, embed=job.embed or None,
-        progress=False,
+        rev.model, TensorDataset(x, y), layer_of(rev.model, job), targets=targets, c_rec=job.c_rec, epochs=job.epochs,
+        seed=job.seed, batch_size=job.batch_size, lr=job.lr, reverser=rev, progress=False,
     )  # fmt: skip
     row: dict[str, float | int | str | None] = {}
     for name, data in _tests(lab, job).items():
@@ -177,6 +176,17 @@ def _test(lab: Lab, dataset: str, kind: str, strength: int) -> tuple[Tensor, Ten
     """The test split as it is, or corrupted; kept for the next job."""
     images = lab.split(dataset, "test")
     return corrupted(images, kind, strength, TEST_SEED) if kind else images.tensors
+
+
+def _start(job: Job) -> Job:
+    """The same for all jobs that start from one model."""
+    return Job(job.dataset, job.model, job.l_r, 0.0, 0, BACKPROP, "", "", job.checkpoint)
+
+
+@lru_cache(maxsize=16)
+def _before(lab: Lab, start: Job, kind: str, strength: int) -> Tensor:
+    """Which test samples the starting model classifies correctly."""
+    return _right(lab.model(start), *_test(lab, start.dataset, kind, strength))
 
 
 @torch.no_grad()

@@ -9,11 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from frpt.data import Images, load
+from frpt.embed import Embed
 from frpt.errors import OptionError
-from frpt.experiments.jobs import ANCHOR, BACKPROP, ONLINE, RECONSTRUCTED, Job
+from frpt.experiments.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, Job
 from frpt.experiments.pretrain import Recipe
 from frpt.experiments.recipes import Start, load_start, pretrained, recipe_of
 from frpt.experiments.results import Row
@@ -21,7 +22,6 @@ from frpt.reverser import Reverser
 from frpt.solvers.stationary import SAMPLES
 from frpt.targets import write_targets
 from frpt.train import post_train
-from frpt.train.setup import ANCHOR as FROM_ANCHOR
 from frpt.train.setup import ONLINE as FROM_STEP
 
 
@@ -62,19 +62,26 @@ class Lab:
         return load_start(self.checkpoints / f"{job.checkpoint}.safetensors", job.model, job.dataset)
 
     def store(self, job: Job) -> Path:
-        """Where the targets of a job are; jobs that differ in strength and seed share them."""
-        return self.out / "targets" / job.checkpoint / f"{job.l_r}-{job.preset}-{job.embed}"
+        """Where the targets of a job are, of anchor-only the starting features; strengths and seeds share them."""
+        name = f"{job.l_r}-anchor" if job.arm == ANCHOR else f"{job.l_r}-{job.preset}-{job.embed}"
+        return self.out / "targets" / job.checkpoint / name
 
     def write_stores(self, jobs: Iterable[Job], progress: bool = True) -> None:
-        """Write the targets that the jobs read, each once; a store that was begun is completed."""
-        stores = {self.store(job): job for job in jobs if job.arm in RECONSTRUCTED and job.arm != ONLINE}
+        """Write the targets that the jobs read, each once; a store that was begun is completed.
+
+        Dense ones: rows that are the starting model's features would cost a forward pass in every epoch of every run.
+        """
+        stores = {self.store(job): job for job in jobs if job.arm in (ANCHOR, FRPT)}
         for path, job in stores.items():
             rev = self.reverser(job)
-            write_targets(rev, self.split(job.dataset, "train"), layer_of(rev.model, job), path, progress=progress)
+            write_targets(
+                rev, self.split(job.dataset, "train"), layer_of(rev.model, job), path, mode="dense", progress=progress
+            )
 
     def reverser(self, job: Job) -> Reverser:
         """On the model a job starts from; made once per process for all its layers, strengths and seeds."""
-        return _reverser(self, job.dataset, job.model, job.checkpoint, job.preset or "default", job.embed or "nearest")
+        embed = _unchanged if job.arm == ANCHOR else job.embed or "nearest"
+        return _reverser(self, job.dataset, job.model, job.checkpoint, job.preset or "default", embed)
 
     def run(self, job: Job) -> list[Row]:
         """Post-train once; a row per epoch. metric, start: accuracy on the test split after and before, in [0, 1].
@@ -85,7 +92,7 @@ class Lab:
         rev = self.reverser(job)
         targets: str | Path | None = None
         if job.arm != BACKPROP:
-            targets = {ANCHOR: FROM_ANCHOR, ONLINE: FROM_STEP}.get(job.arm, self.store(job))
+            targets = FROM_STEP if job.arm == ONLINE else self.store(job)
         result = post_train(
             rev.model, self.split(job.dataset, "train"), layer_of(rev.model, job), targets=targets,
             val=self.split(job.dataset, "test"), c_rec=job.c_rec, epochs=job.epochs, seed=job.seed,
@@ -108,8 +115,13 @@ def layer_of(model: nn.Module, job: Job) -> str:
     return layers[job.l_r]
 
 
+def _unchanged(output: Tensor, labels: Tensor) -> Tensor:
+    """No label: the target of every layer is its own feature."""
+    return output
+
+
 @lru_cache(maxsize=4)
-def _reverser(lab: Lab, dataset: str, model: str, checkpoint: str, preset: str, embed: str) -> Reverser:
+def _reverser(lab: Lab, dataset: str, model: str, checkpoint: str, preset: str, embed: str | Embed) -> Reverser:
     start = load_start(lab.checkpoints / f"{checkpoint}.safetensors", model, dataset)
     data = lab.split(dataset, "train")
     return Reverser(start, data.take(torch.arange(min(SAMPLES, len(data))))[0], preset=preset, embed=embed)

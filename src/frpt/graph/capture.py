@@ -18,6 +18,7 @@ from torch.fx import Node
 from frpt.errors import CaptureError, EvalModeWarning, FrptError, InputError
 from frpt.graph.inputs import Inputs, Picked, Picker
 from frpt.graph.layout import samples_in
+from frpt.graph.pooling import max_pool2d
 from frpt.samples import Samples
 
 _PREFIX = "model"
@@ -206,6 +207,8 @@ class Captured:
         kwargs = torch.fx.node.map_arg(node.kwargs, value_of)
         if node.target is torch.ops.aten.view.default:  # its input may have other strides than in the user's forward
             return torch.ops.aten.reshape.default(*args)
+        if node.target is torch.ops.aten.max_pool2d.default:
+            return max_pool2d(*args, **kwargs)  # type: ignore[arg-type]
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from frpt.errors import InputError, LabelError
 from frpt.graph.inputs import InputLike, Inputs
@@ -74,7 +74,10 @@ def stream(*key: int) -> int:
 def seed_all(*key: int) -> None:
     """Start torch's, numpy's and Python's generators at the stream of a key."""
     seed = stream(*key)
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # the same on CPU, without noting where it was called from for devices that never come
+        torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
@@ -139,7 +142,15 @@ class Batches(Dataset[Batch]):
 
 
 def fetch(dataset: MapStyle, rows: Sequence[int]) -> tuple[Any, Tensor]:
-    """Samples by index, collated: (inputs, labels)."""
+    """Samples by index, collated: (inputs, labels). A data set with ``__getbatch__`` gives them so."""
+    whole = getattr(dataset, "__getbatch__", None)
+    if callable(whole):
+        inputs, labels = whole(list(rows))
+        return inputs, labels
+    if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
+        index = torch.tensor(rows)
+        inputs, labels = (tensor[index] for tensor in dataset.tensors)
+        return inputs, labels
     many = getattr(dataset, "__getitems__", None)
     items = many(list(rows)) if callable(many) else [dataset[i] for i in rows]
     items = [pair(item, row) for row, item in zip(rows, items, strict=True)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from frpt.errors import OptionError
+from frpt.graph.pooling import MaxPool2x2
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class SimpleCNN(nn.Sequential):
             ops: list[nn.Module] = [nn.Conv2d(inputs, outputs, kernel), nn.ReLU()]
             size, inputs = size - kernel + 1, outputs
             if i < shape.pooled:
-                ops.append(nn.MaxPool2d(2))
+                ops.append(MaxPool2x2())
                 size //= 2
             stages.append(nn.Sequential(*ops))
         width, first = inputs * size * size, True
