@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ COMMAND = [sys.executable, "-m", "tests.experiments.killed"]
 
 def measured(out: Path) -> pd.DataFrame:
     """The table of runs without their times."""
-    frame = Results(out / "mnist" / "runs.csv").frame()
+    frame = Results(out / "runs.csv").frame()
     return frame.drop(columns=["seconds", "wall"]).sort_values(["job", "row"], ignore_index=True)
 
 
@@ -44,7 +45,7 @@ def test_a_killed_sweep_resumes_to_the_same_table(undisturbed: Path, tmp_path: P
     process = subprocess.Popen(
         [*COMMAND, str(tmp_path), "1"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    table = Results(tmp_path / "mnist" / "runs.csv")
+    table = Results(tmp_path / "runs.csv")
     deadline = time.monotonic() + 120
     while not table.done() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
@@ -61,8 +62,23 @@ def test_a_killed_sweep_resumes_to_the_same_table(undisturbed: Path, tmp_path: P
         assert (tmp_path / "mnist" / name).read_text() == (undisturbed / "mnist" / name).read_text()
 
 
+def test_an_experiment_takes_over_the_runs_of_another(undisturbed: Path, tmp_path: Path) -> None:
+    shutil.copytree(undisturbed, tmp_path / "out")
+    before = Results(undisturbed / "runs.csv").done()
+    options = Options(
+        tmp_path / "out", samples=(120, 60), seeds=2, epochs=2, layers=("2",), c_rec=(0.3,), presets=("default",),
+        pretrain=1,
+    )  # fmt: skip
+    reproduce("embedding", options)
+    frame = Results(tmp_path / "out" / "runs.csv").frame()
+    new = frame[~frame["job"].isin(before)]
+    assert new.groupby("embed")["job"].nunique().to_dict() == {"max_assign": 2, "one_hot": 2}
+    shown = pd.read_csv(tmp_path / "out" / "embedding" / "embedding.csv")
+    assert set(shown["embed"]) == {BACKPROP, "nearest", "max_assign", "one_hot"}
+
+
 def test_runs_and_their_controls(undisturbed: Path) -> None:
-    frame = Results(undisturbed / "mnist" / "runs.csv").frame()
+    frame = Results(undisturbed / "runs.csv").frame()
     assert frame.groupby("arm")["job"].nunique().to_dict() == {ANCHOR: 2, BACKPROP: 2, FRPT: 2}
     assert frame["epoch"].tolist() == [1, 2] * 6
     assert (((frame["metric"] - frame["start"]) * 60).round() == frame["fixed"] - frame["broken"]).all()
@@ -133,12 +149,12 @@ def test_the_command_line(undisturbed: Path, tmp_path: Path) -> None:
         "2",
     ]
     arguments += ["--lr", "2", "--c-rec", "0.3", "--preset", "default", "--pretrain", "1", "--compare", str(numbers)]
-    before = (undisturbed / "mnist" / "runs.csv").read_bytes()
+    before = (undisturbed / "runs.csv").read_bytes()
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "beside the numbers" in result.output
     assert "-1.00 [" in result.output
-    assert (undisturbed / "mnist" / "runs.csv").read_bytes() == before  # nothing was missing
+    assert (undisturbed / "runs.csv").read_bytes() == before  # nothing was missing
 
 
 @pytest.mark.parametrize(

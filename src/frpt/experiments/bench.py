@@ -135,8 +135,11 @@ class Bench:
         return starts
 
     def sweep(self, jobs: Sequence[Job], lab: Lab, run: Run | None = None) -> pd.DataFrame:
-        """The rows of all jobs, those of earlier calls included; missing targets are written first."""
-        results = Results(self.folder / "runs.csv")
+        """The rows of all jobs, those of earlier calls included; missing targets are written first.
+
+        Post-training runs of all experiments are in one table, so that what two of them need is run once.
+        """
+        results = Results((self.options.out if run is None else self.folder) / "runs.csv")
         results.repair()
         done = results.done()
         missing = {job.key: job for job in jobs if job.key not in done}
