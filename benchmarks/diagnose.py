@@ -1,8 +1,9 @@
 """What a diagnosis costs: 10,000 CIFAR-shaped images at all layers of the SimpleCNN, in epochs of its training (bar 2).
 
 With ``--cifar DIR`` on CIFAR-10 itself, where an epoch is 50,000 images. Without, on data as in ``train.py``: a smooth
-pattern for each class under noise, a fifth of the labels another class's. Before that, the memory that a data set twice
-as large takes (bar: no more), and after it, planted faults: the weights of one layer moved by noise.
+pattern for each class under noise, a fifth of the labels another class's. Before that, the peak memory that data sets
+four and eight times as large take (bar: no more), each in a process of its own, and after it, planted faults: the
+weights of one layer moved by noise.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import argparse
 import copy
 import resource
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -23,6 +27,8 @@ import frpt
 from train import cifar, pretrained, right, samples, simple_cnn, training
 
 LAYERS = ("stage4", "stage3", "stage2", "stage1")
+SIZES = (4_000, 16_000, 32_000)
+"""Data sets to measure the peak memory with."""
 
 
 class Made(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -47,6 +53,14 @@ def diagnosing(model: nn.Module, data: Dataset[tuple[torch.Tensor, torch.Tensor]
     return time.perf_counter() - start, found
 
 
+def peak(model: nn.Module, count: int) -> float:
+    """MiB that a process takes at most which diagnoses so many images made on the fly."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_file(model.state_dict(), file := Path(folder) / "weights.safetensors")
+        command = [sys.executable, __file__, "--made", str(count), "--weights", str(file)]
+        return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
 def planted(model: nn.Module, data: TensorDataset, plants: int, strength: float) -> int:
     """Random faults whose layer, or the one after it, is ranked first."""
     g, hits = torch.Generator().manual_seed(0), 0
@@ -69,19 +83,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cifar", type=Path, help="folder with CIFAR-10's parquet files")
     parser.add_argument("--weights", type=Path, help="with --cifar: a trained network, diagnosed on the test images")
+    parser.add_argument("--made", type=int, help="diagnose so many images made on the fly and print the peak memory")
     parser.add_argument("--epochs", type=int, default=5, help="of the network's training on CIFAR-10")
     parser.add_argument("--plants", type=int, default=10)
     parser.add_argument("--strength", type=float, default=0.7, help="norm of a planted fault, relative to the weights'")
     options = parser.parse_args()
     torch.manual_seed(0)
     model, _ = simple_cnn()
-    peaks = []
-    for count in (4_000, 8_000):
-        diagnosing(model, Made(count, 0.2))
-        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    print(f"peak memory after 4,000 and 8,000 images made on the fly: {peaks[0]:.0f} and {peaks[1]:.0f} MiB")
+    if options.made:
+        model.load_state_dict(load_file(options.weights))
+        diagnosing(model, Made(options.made, 0.2))
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        return
+    usual = copy.deepcopy(model)
+    pretrained(usual, 5.0, 0.2)
+    few, *more = (peak(usual, count) for count in SIZES)
+    print(f"peak memory, {SIZES[0]} images made on the fly: {few:.0f} MiB")
+    for count, size in zip(SIZES[1:], more, strict=True):
+        print(f"  {count} images: {size:.0f} MiB, {size / few:.3f} times as much")
     if options.cifar is None:
-        pretrained(model, 5.0, 0.2)
+        model = usual
         data = TensorDataset(*samples(10_000, 5.0, 4, 0.2))
         still = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
         epoch = 5 * training(model, data, 64, still)  # of 50,000 images

@@ -21,6 +21,8 @@ from frpt.errors import (
     UnknownLayerError,
     UnreachableLayerError,
 )
+from frpt.record import usual_size
+from frpt.samples import Samples
 from tests.models import (
     VGG,
     FixedBatch,
@@ -538,3 +540,19 @@ def test_bad_weights_give_finite_results_and_report_it(spoil: str) -> None:
     assert torch.isfinite(rec.target).all()
     if spoil != "huge":
         assert rec.units[0].fallback.all()
+
+
+def test_blocks_run_at_few_batch_sizes() -> None:
+    sizes = {count: usual_size(count) for count in range(2049)}
+    assert all(count <= size <= 1.125 * count for count, size in sizes.items())
+    assert len(set(sizes.values())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("samples", "shape"), [(Samples(), (4, 5)), (Samples(dim=1), (5, 4)), (Samples(outer=2, inner=3), (24, 5))]
+)
+def test_samples_are_repeated_and_dropped_again(samples: Samples, shape: tuple[int, ...]) -> None:
+    t = torch.randn(shape)
+    longer = samples.extended(t, 6)
+    assert torch.equal(samples.first(longer, 4), t)
+    assert torch.equal(samples.take(longer, torch.tensor([4, 5])), samples.take(t, torch.tensor([3, 3])))

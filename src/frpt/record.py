@@ -56,17 +56,21 @@ class Record:
 
     def run(self, unit: Unit, a: Tensor, index: Tensor) -> Tensor:
         """Φ(a) of a unit's sub-graph for the samples ``index``; a graph of fixed batch size gets a whole batch."""
-        samples = self.samples(unit.source)
+        samples, count = self.samples(unit.source), len(index)
         whole = not self.captured.dynamic
         if whole:
             anchor = self.values[unit.source]
             a = samples.back(samples.front(anchor).index_copy(0, index, samples.front(a)))
+        else:
+            size = usual_size(count)
+            a, index = samples.extended(a, size), Samples().extended(index, size)
         batch = self.batch if whole else len(index)
         env: dict[Node, Any] = {unit.source: a}
         for node in unit.side:
             env[node] = self.side(node, None if whole else index, batch)
         result: Tensor = self.captured.run(unit.nodes, env, {unit.sink}, batch)[unit.sink]
-        return self.samples(unit.sink).take(result, index) if whole else result
+        sink = self.samples(unit.sink)
+        return sink.take(result, index) if whole else sink.first(result, count)
 
     def block(self, unit: Unit, index: Tensor) -> tuple[BlockFunction, Tensor, Tensor, Measure]:
         """(Φ, â, Φ(â), where the samples are) of the samples ``index``, samples first, in at least float32."""
@@ -99,3 +103,9 @@ def needed(captured: Captured, keep: set[Node], known: set[Node]) -> list[Node]:
             found.add(node)
             stack.extend(() if node in known or is_shape(node) else node.all_input_nodes)
     return [n for n in captured.nodes if n in found]
+
+
+def usual_size(count: int) -> int:
+    """The next of a few batch sizes, 8 from a power of two to the next: what a backend makes for a size, it keeps."""
+    step = 1 << max((count - 1).bit_length() - 4, 0)
+    return -(-count // step) * step

@@ -49,6 +49,17 @@ class Samples:
         """The samples ``index: (k,)`` of t."""
         return self.back(self.front(t).index_select(0, index))
 
+    def first(self, t: Tensor, count: int) -> Tensor:
+        """The first samples of t."""
+        return t if self.count(t) == count else self.back(self.front(t)[:count])
+
+    def extended(self, t: Tensor, count: int) -> Tensor:
+        """t with its last sample repeated, up to ``count`` samples."""
+        front = self.front(t)
+        if (more := count - len(front)) == 0:
+            return t
+        return self.back(torch.cat([front, front[-1:].detach().expand(more, *front.shape[1:])]))
+
     def put(self, t: Tensor, index: Tensor, values: Tensor) -> Tensor:
         """A copy of t in which the samples ``index: (k,)`` are ``values``."""
         return self.back(self.front(t).index_copy(0, index, self.front(values).to(t.dtype)))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,6 +52,36 @@ def trained() -> tuple[nn.Module, Tensor, Tensor]:
 def found(trained: tuple[nn.Module, Tensor, Tensor]) -> frpt.Diagnosis:
     model, x, y = trained
     return frpt.diagnose(model, TensorDataset(x[:400], y[:400]), LAYERS, margin=0.1, gallery=6, pairs=3, progress=False)
+
+
+def alive() -> tuple[int, int]:
+    """How many tensors there are, and the bytes they hold."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what else is in memory may be deprecated
+        tensors = [o for o in gc.get_objects() if type(o) is Tensor]
+    storages = {s.data_ptr(): s.nbytes() for s in (t.untyped_storage() for t in tensors)}
+    return len(tensors), sum(storages.values())
+
+
+def test_nothing_of_a_batch_stays_in_memory(
+    trained: tuple[nn.Module, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x, y = trained
+    seen, add = [], Look._add
+
+    def counting(self: Look, *batch: Any) -> None:
+        add(self, *batch)
+        seen.append(alive())
+
+    monkeypatch.setattr(Look, "_add", counting)
+    gc.disable()  # nothing may wait for the collector
+    try:
+        data = TensorDataset(x[:400], y[:400])
+        frpt.diagnose(model, data, LAYERS, margin=0.1, batch_size=50, gallery=0, progress=False)
+    finally:
+        gc.enable()
+    assert len(seen) == 8
+    assert len(set(seen[1:])) == 1, seen
 
 
 def test_numbers_are_those_of_a_plain_loop(trained: tuple[nn.Module, Tensor, Tensor], found: frpt.Diagnosis) -> None:

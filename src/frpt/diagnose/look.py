@@ -42,7 +42,7 @@ class Look:
         class_names: Sequence[str] | None,
     ) -> None:
         self.rev, self.source, self.layers, self.layouts = rev, source, list(layers), layouts
-        self.rows = SampleTally(layers)
+        self.rows = SampleTally(self.layers, 0)
         self._whole = True
         _, x, y = next(iter(source.batches([range(min(2, source.count))], 2)))
         out = rev.reconstruct(x, y, at=OUTPUT).anchor
@@ -54,6 +54,7 @@ class Look:
 
     def over(self, looked: Sequence[int], size: int, bar: Progress, saved: Checkpoint) -> SampleTable:
         """The pass over all samples, from where it was interrupted."""
+        self.rows = SampleTally(self.layers, len(looked))
         self._restore(saved.load())
         advance(bar, len(self.rows))
         try:

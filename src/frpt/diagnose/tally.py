@@ -50,8 +50,10 @@ class LayerTally:
         sums = np.zeros((len(pairs), shares.shape[1]))
         np.add.at(sums, of.reshape(-1), shares)
         for (label, taken), total in zip(pairs.tolist(), sums, strict=True):
-            if (label, taken) in self.pairs or len(self.pairs) < _PAIRS:
-                self.pairs[label, taken] = self.pairs.get((label, taken), 0.0) + total
+            if (label, taken) in self.pairs:
+                self.pairs[label, taken] += total
+            elif len(self.pairs) < _PAIRS:
+                self.pairs[label, taken] = total.copy()
 
     def shares(self, rec: Reconstruction, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(k, channels) and (k, positions) of some samples, each summing to one."""
@@ -92,11 +94,15 @@ class LayerTally:
 
 
 class SampleTally:
-    """Numbers per sample, batch by batch."""
+    """Numbers per sample, in arrays made once for all ``count``.
 
-    def __init__(self, layers: Sequence[str]) -> None:
-        self.layers = list(layers)
-        self._parts: dict[str, list[Array]] = {}
+    Small arrays kept of every batch, among large ones that come and go, would split the heap further and further.
+    """
+
+    def __init__(self, layers: Sequence[str], count: int) -> None:
+        self.layers, self.count = list(layers), count
+        self._columns: dict[str, Array] = {}
+        self._filled = 0
 
     def add(
         self,
@@ -118,18 +124,23 @@ class SampleTally:
             "closed": torch.stack([r.closed.float() for r in recs], 1),
             "value": values,
         }
-        for name, value in row.items():
-            self._parts.setdefault(name, []).append(value.cpu().numpy())
+        self.restore({name: value.cpu().numpy() for name, value in row.items()})
 
     def __len__(self) -> int:
-        return sum(len(part) for part in self._parts.get("index", []))
+        return self._filled
 
     def state(self) -> dict[str, Array]:
         """All rows, to go on from later."""
-        return {name: np.concatenate(parts) for name, parts in self._parts.items()}
+        return {name: column[: self._filled] for name, column in self._columns.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        self._parts = {name: [rows] for name, rows in state.items()}
+        """Rows after those that are here already."""
+        first, last = self._filled, self._filled + len(state["index"])
+        for name, rows in state.items():
+            if name not in self._columns:
+                self._columns[name] = np.empty((self.count, *rows.shape[1:]), rows.dtype)
+            self._columns[name][first:last] = rows
+        self._filled = last
 
     @property
     def score(self) -> float:
