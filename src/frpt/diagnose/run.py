@@ -23,6 +23,8 @@ from frpt.targets.fingerprint import options_of, sha256_of_item, weights_of
 from frpt.targets.source import Source, fitting_batch, spread
 
 _EXAMPLE = 8
+_BATCH = 1024
+"""Most samples looked at together: more are no faster."""
 
 
 def diagnose(
@@ -67,7 +69,7 @@ def diagnose(
     layers = chosen(rev, at)
     if strange := set(layouts or {}) - set(layers):
         raise OptionError(f"layouts names {', '.join(map(repr, sorted(strange)))}, not among the layers {layers}")
-    size = batch_size or fitting_batch(rev, source, layers)
+    size = batch_size or fitting_batch(rev, source, layers, _BATCH)
     look = Look(rev, source, layers, layouts, class_names)
     saved = Checkpoint(checkpoint, _settings(rev, source, layers, looked, size))
     with progress_bar(progress) as bar:
