@@ -34,7 +34,7 @@ class Opened:
     requests: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.page.set_default_timeout(5000)
+        self.page.set_default_timeout(30_000)
         self.page.on("console", lambda m: self._note(m.type, m.text))
         self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
         self.page.on("request", lambda r: self.requests.append(r.url))
