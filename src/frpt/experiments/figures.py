@@ -113,19 +113,20 @@ def solvers(times: pd.DataFrame, errors: pd.DataFrame) -> Figure:
 @drawn
 def adaptation(data: pd.DataFrame, title: str) -> Figure:
     """Accuracy on the new and the old distribution against the size of the new set, a line per arm."""
-    figure = sheet(8.0, 3.4)
+    figure = sheet(8.0, 3.8)
     panels, sizes = figure.subplots(1, 2), sorted(data["size"].unique())
     for ax, (column, start, name) in zip(
         panels, (("new", "new_start", "new"), ("old", "old_start", "old")), strict=True
     ):
         for colour, (arm, part) in zip(CYCLE, data.groupby("arm", sort=False), strict=False):
             by_size = part.groupby("size")[column].mean()
-            ax.plot(by_size.index, by_size, color=colour, marker="o", ms=4, label=arm)
+            wide = 5.0 if arm == BACKPROP else 1.5  # seen below a line that lies on it
+            ax.plot(by_size.index, by_size, color=colour, marker="o", ms=4, lw=wide, label=arm)
         ax.axhline(float(data[start].mean()), color="black", ls=":", lw=1.0, label="before")
         ax.set(xscale="log", xlabel="labelled samples of the new kind", ylabel="accuracy, %")
         ax.set_xticks(sizes, [str(s) for s in sizes])
         ax.minorticks_off()
         ax.set_title(f"{title}: {name} distribution" if ax is panels[0] else f"{name} distribution")
         ax.grid()
-    panels[0].legend()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure
