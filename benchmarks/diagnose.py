@@ -27,7 +27,7 @@ import frpt
 from train import cifar, pretrained, right, samples, simple_cnn, training
 
 LAYERS = ("stage4", "stage3", "stage2", "stage1")
-SIZES = (4_000, 16_000, 32_000)
+SIZES = (8_000, 32_000, 64_000)
 """Data sets to measure the peak memory with."""
 
 
