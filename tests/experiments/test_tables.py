@@ -10,6 +10,7 @@ import pytest
 from frpt import stats
 from frpt.errors import OptionError
 from frpt.experiments import paper
+from frpt.experiments.adaptation import means
 from frpt.experiments.jobs import ANCHOR, BACKPROP, FRPT
 from frpt.experiments.layout import Cell, Table
 from frpt.experiments.tables import arm_of, arms_table, gains, layer_order, main_table, nested_table, p_text, paired
@@ -160,3 +161,18 @@ def test_texts_for_latex() -> None:
     table = Table("t", "50 % of a_b → c", ["l_R", "x"], [[Cell("a&b", bold=True), "−1 < 2"]], pd.DataFrame())
     assert r"50 \% of a\_b $\rightarrow$ c" in table.latex()
     assert r"\textbf{a\&b} & $-$1 $<$ 2 \\" in table.latex()
+
+
+def test_means_of_an_adaptation_are_over_kinds_first_then_over_seeds() -> None:
+    flips = {"new_fixed": 4, "new_broken": 2, "old_fixed": 1, "old_broken": 3}
+    rows = [
+        {"l_r": "2", "size": 100, "arm": BACKPROP, "seed": seed, "corruption": kind, "strength": 2, "new_start": 0.4,
+         "new": new, "old": 0.6, **flips}
+        for seed, kind, new in ((0, "blur", 0.5), (0, "fog", 0.7), (1, "blur", 0.6), (1, "fog", 0.8))
+    ]  # fmt: skip
+    table = means(pd.DataFrame(rows), "means", "Means")
+    assert table.data["new"].tolist() == pytest.approx([0.6, 0.7])
+    (row,) = table.rows
+    assert row[:4] == ["2", "100", "40.00", BACKPROP]
+    assert (row[4].mean, row[4].std) == pytest.approx((65.0, 100 * 0.005**0.5))  # type: ignore[union-attr]
+    assert row[6:] == ["4", "2", "1", "3"]

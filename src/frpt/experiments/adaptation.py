@@ -74,7 +74,11 @@ def adaptation(bench: Bench) -> Report:
     shown = SET_NAMES[dataset]
     title = f"Adaptation on {shown}"
     report = Report(title, [f"{100 * start.accuracy:.2f} % on the old distribution, checkpoint {start.name}"])
-    report.tables = [summary(frame, "adaptation", title), against(frame, "adaptation-paired", f"{title}: differences")]
+    report.tables = [
+        summary(frame, "adaptation", title),
+        means(frame, "adaptation-means", f"{title}: means over kinds and strengths"),
+        against(frame, "adaptation-paired", f"{title}: differences"),
+    ]
     percent = frame.assign(**{c: 100 * frame[c] for c in ("new", "old", "new_start", "old_start")})
     report.figures["adaptation"] = figures.adaptation(percent, title)
     return report
@@ -123,6 +127,23 @@ def summary(frame: pd.DataFrame, name: str, title: str) -> Table:
     data = frame.drop(columns=["job", "row", "rows"])
     note = "Test accuracy after the last epoch, mean ± std over seeds; test samples fixed and broken against the start."
     return Table(name, title, [*head, "Old fixed", "Old broken"], rows, data, note, spans=5)
+
+
+def means(frame: pd.DataFrame, name: str, title: str) -> Table:
+    """Accuracy and flips of each arm over all kinds and strengths at once, ± over seeds."""
+    flips = ["new_fixed", "new_broken", "old_fixed", "old_broken"]
+    keys = ["l_r", "size", "arm"]
+    by = _ordered(frame).groupby([*keys, "seed"], sort=False)[["new_start", "new", "old", *flips]].mean().reset_index()
+    rows: list[list[Cell | str]] = []
+    for key, part in by.groupby(keys, sort=False):
+        start, new, old = (100 * part[c] for c in ("new_start", "new", "old"))
+        cells = [Cell(mean=v.mean(), std=v.std() if len(v) > 1 else 0.0) for v in (new, old)]
+        rows.append(
+            [*map(str, key[:2]), f"{start.mean():.2f}", key[2], *cells, *(f"{part[c].mean():.0f}" for c in flips)]
+        )
+    head = ["l_R", "Samples", "Before", "Arm", "New, %", "Old, %", "New fixed", "New broken", "Old fixed", "Old broken"]
+    note = "Each seed's mean over kinds and strengths first, then mean ± std over seeds."
+    return Table(name, title, head, rows, by, note, spans=3)
 
 
 def against(frame: pd.DataFrame, name: str, title: str) -> Table:
