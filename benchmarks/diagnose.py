@@ -1,16 +1,15 @@
 """What a diagnosis costs: 10,000 CIFAR-shaped images at all layers of the SimpleCNN, in epochs of its training (bar 2).
 
 With ``--cifar DIR`` on CIFAR-10 itself, where an epoch is 50,000 images. Without, on data as in ``train.py``: a smooth
-pattern for each class under noise, a fifth of the labels another class's. Before that, the peak memory that data sets
-four and eight times as large take (bar: no more), each in a process of its own, and after it, planted faults: the
-weights of one layer moved by noise.
+pattern for each class under noise, a fifth of the labels another class's. Before that, the peak memory of data sets
+four and sixteen times as large, each in its own process, and of the quarters of each pass (bar: it does not grow); and
+after it, planted faults: the weights of one layer moved by noise. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,15 +26,19 @@ import frpt
 from train import cifar, pretrained, right, samples, simple_cnn, training
 
 LAYERS = ("stage4", "stage3", "stage2", "stage1")
-SIZES = (8_000, 32_000, 64_000)
+SIZES = (8_000, 32_000, 128_000)
 """Data sets to measure the peak memory with."""
 
 
 class Made(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Images made when they are asked for, so that the data set itself takes no memory."""
+    """Images made when they are asked for, so that the data set itself takes no memory.
+
+    peaks: MiB that the process took at most before each of the first three quarters of a pass was over.
+    """
 
     def __init__(self, count: int, wrong: float) -> None:
         self.count, self.wrong = count, wrong
+        self.peaks: dict[int, float] = {}
 
     def __len__(self) -> int:
         return self.count
@@ -43,8 +46,17 @@ class Made(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
         if i >= self.count:
             raise IndexError(i)
+        if i in (self.count // 4, self.count // 2, 3 * self.count // 4) and i not in self.peaks:
+            self.peaks[i] = high_water()
         x, y = samples(1, 5.0, 1000 + i, self.wrong)
         return x[0], y[0]
+
+
+def high_water() -> float:
+    """MiB that this process took at most since it was asked last."""
+    found = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    Path("/proc/self/clear_refs").write_text("5")
+    return int(found.split()[1]) / 1024
 
 
 def diagnosing(model: nn.Module, data: Dataset[tuple[torch.Tensor, torch.Tensor]]) -> tuple[float, frpt.Diagnosis]:
@@ -53,12 +65,13 @@ def diagnosing(model: nn.Module, data: Dataset[tuple[torch.Tensor, torch.Tensor]
     return time.perf_counter() - start, found
 
 
-def peak(model: nn.Module, count: int) -> float:
-    """MiB that a process takes at most which diagnoses so many images made on the fly."""
+def peaks(model: nn.Module, count: int) -> list[float]:
+    """MiB that a process takes at most in each quarter of diagnosing so many images made on the fly."""
     with tempfile.TemporaryDirectory() as folder:
         save_file(model.state_dict(), file := Path(folder) / "weights.safetensors")
         command = [sys.executable, __file__, "--made", str(count), "--weights", str(file)]
-        return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        return [float(word) for word in printed.split()]
 
 
 def planted(model: nn.Module, data: TensorDataset, plants: int, strength: float) -> int:
@@ -83,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cifar", type=Path, help="folder with CIFAR-10's parquet files")
     parser.add_argument("--weights", type=Path, help="with --cifar: a trained network, diagnosed on the test images")
-    parser.add_argument("--made", type=int, help="diagnose so many images made on the fly and print the peak memory")
+    parser.add_argument("--made", type=int, help="diagnose so many images made on the fly; prints peak memory")
     parser.add_argument("--epochs", type=int, default=5, help="of the network's training on CIFAR-10")
     parser.add_argument("--plants", type=int, default=10)
     parser.add_argument("--strength", type=float, default=0.7, help="norm of a planted fault, relative to the weights'")
@@ -92,15 +105,16 @@ def main() -> None:
     model, _ = simple_cnn()
     if options.made:
         model.load_state_dict(load_file(options.weights))
-        diagnosing(model, Made(options.made, 0.2))
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        diagnosing(model, made := Made(options.made, 0.2))
+        print(*made.peaks.values(), high_water())
         return
     usual = copy.deepcopy(model)
     pretrained(usual, 5.0, 0.2)
-    few, *more = (peak(usual, count) for count in SIZES)
-    print(f"peak memory, {SIZES[0]} images made on the fly: {few:.0f} MiB")
-    for count, size in zip(SIZES[1:], more, strict=True):
-        print(f"  {count} images: {size:.0f} MiB, {size / few:.3f} times as much")
+    print("peak memory, images made on the fly")
+    for count in SIZES:
+        quarters = peaks(usual, count)
+        shown = ", ".join(f"{size:.0f}" for size in quarters)
+        print(f"  {count} images: {max(quarters):.0f} MiB; in the quarters of the pass {shown} MiB", flush=True)
     if options.cifar is None:
         model = usual
         data = TensorDataset(*samples(10_000, 5.0, 4, 0.2))

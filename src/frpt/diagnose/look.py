@@ -93,7 +93,7 @@ class Look:
         def part(name: str) -> dict[str, Array]:
             return {k.rpartition("/")[2]: v for k, v in state.items() if k.rpartition("/")[0] == name}
 
-        self.rows.restore(part("samples"))
+        self.rows.extend(part("samples"))
         for name, tally in self.tallies.items():
             tally.restore(part(f"layers/{name}"))
 

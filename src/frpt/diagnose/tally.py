@@ -124,7 +124,7 @@ class SampleTally:
             "closed": torch.stack([r.closed.float() for r in recs], 1),
             "value": values,
         }
-        self.restore({name: value.cpu().numpy() for name, value in row.items()})
+        self.extend({name: value.cpu().numpy() for name, value in row.items()})
 
     def __len__(self) -> int:
         return self._filled
@@ -133,10 +133,10 @@ class SampleTally:
         """All rows, to go on from later."""
         return {name: column[: self._filled] for name, column in self._columns.items()}
 
-    def restore(self, state: Mapping[str, Array]) -> None:
+    def extend(self, columns: Mapping[str, Array]) -> None:
         """Rows after those that are here already."""
-        first, last = self._filled, self._filled + len(state["index"])
-        for name, rows in state.items():
+        first, last = self._filled, self._filled + len(columns["index"])
+        for name, rows in columns.items():
             if name not in self._columns:
                 self._columns[name] = np.empty((self.count, *rows.shape[1:]), rows.dtype)
             self._columns[name][first:last] = rows
