@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from frpt.zoo.resnet import BasicBlock
+
 
 def mlp(widths: tuple[int, ...] = (6, 12, 8, 4), activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     layers: list[nn.Module] = []
@@ -17,23 +19,12 @@ def mlp(widths: tuple[int, ...] = (6, 12, 8, 4), activation: type[nn.Module] = n
     return nn.Sequential(*layers[:-1])
 
 
-class Basic(nn.Module):
-    """A residual block; one ReLU module called twice, in place."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.down: nn.Module | None = None
-        if stride != 1 or inputs != outputs:
-            self.down = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+class Basic(BasicBlock):
+    """The zoo's residual block with its sum in place, too."""
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        out += x if self.down is None else self.down(x)
+        out += x if self.downsample is None else self.downsample(x)
         return self.relu(out)
 
 
