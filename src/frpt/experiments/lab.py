@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.optim import AdamW
 
 from frpt.data import Images, load
 from frpt.embed import Embed
@@ -22,6 +24,7 @@ from frpt.reverser import Reverser
 from frpt.solvers.stationary import SAMPLES
 from frpt.targets import write_targets
 from frpt.train import post_train
+from frpt.train.settings import Settings
 from frpt.train.setup import ONLINE as FROM_STEP
 
 
@@ -93,10 +96,11 @@ class Lab:
         targets: str | Path | None = None
         if job.arm != BACKPROP:
             targets = FROM_STEP if job.arm == ONLINE else self.store(job)
+        model = deepcopy(rev.model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         result = post_train(
-            rev.model, self.split(job.dataset, "train"), layer_of(rev.model, job), targets=targets,
+            model, self.split(job.dataset, "train"), layer_of(model, job), targets=targets,
             val=self.split(job.dataset, "test"), c_rec=job.c_rec, epochs=job.epochs, seed=job.seed,
-            batch_size=job.batch_size, lr=job.lr, reverser=rev, progress=False,
+            batch_size=job.batch_size, optimizer=partial(_adamw, job.lr), reverser=rev, progress=False,
         )  # fmt: skip
         wall = round(time.perf_counter() - begun, 3)
         return [
@@ -113,6 +117,11 @@ def layer_of(model: nn.Module, job: Job) -> str:
     if job.l_r not in layers:
         raise OptionError(f"{job.model} on {job.dataset} has no l_R {job.l_r!r}: there are {', '.join(layers)}")
     return layers[job.l_r]
+
+
+def _adamw(lr: float, parameters: Iterable[nn.Parameter]) -> AdamW:
+    """What ``post_train`` uses, in one call a step."""
+    return AdamW(parameters, lr=lr, weight_decay=Settings.weight_decay, fused=True)
 
 
 def _unchanged(output: Tensor, labels: Tensor) -> Tensor:

@@ -12,10 +12,11 @@ _WORTH = 2**17
 
 
 def max_pool2d(x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, *rest: bool) -> Tensor:
-    """As ``aten.max_pool2d``, which does what is small or not 2×2. x: (..., h, w)."""
+    """As ``aten.max_pool2d``, which does what is small, not 2×2 or channels-last. x: (..., h, w)."""
     halves = _are(kernel, 2) and _are(stride or kernel, 2) and _are(padding, 0) and _are(dilation, 1)
     even = not any(n % 2 for n in x.shape[-2:])
-    if halves and even and x.device.type == "cpu" and x.is_floating_point() and x.numel() >= _WORTH:
+    plain = x.device.type == "cpu" and x.is_floating_point() and x.is_contiguous()
+    if halves and even and plain and x.numel() >= _WORTH:
         pooled: Tensor = _Pool.apply(x)[0]
         return pooled
     listed = (list(v) if isinstance(v, list | tuple) else [v] for v in (kernel, stride, padding, dilation))
