@@ -81,7 +81,7 @@ class SolverOptions:
     """Relative CCP residual at which a composite solve stops."""
     closed: float | None = None
     """Instead: the share of a block's residual that may be left, for targets that have to be quick."""
-    memory: int = 8
+    memory: int = 10
     """Pairs the secant solver keeps per sample."""
     jacobian_entries: int = 90_000
     """Largest per-sample Jacobian that ``auto`` materialises for Gauss–Newton."""

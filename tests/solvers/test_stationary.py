@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -34,42 +35,51 @@ def learnt(stride: int = 1, seed: int = 0) -> tuple[Stationary, Tensor, Tensor]:
     return found, weight, anchor
 
 
+def true_response(weight: Tensor, found: Stationary) -> Tensor:
+    """K(f) of the convolution, (f, o, i), from its answers to unit impulses."""
+    o, c, fold, space = *weight.shape[:2], found.fold, found.space
+    columns = []
+    for channel, *place in product(range(c), *map(range, fold)):
+        x = torch.zeros(1, c, *(n * s for n, s in zip(space, fold, strict=True)), dtype=weight.dtype)
+        x[0, channel, place[0], place[1]] = 1.0
+        columns.append(torch.fft.rfft2(circular(weight, x, fold[0])[0]).reshape(o, -1).T)
+    return torch.stack(columns, 2)
+
+
+def through(matrices: Tensor, x: Tensor, space: tuple[int, ...]) -> Tensor:
+    spectrum = torch.fft.rfft2(x).flatten(2).permute(2, 1, 0)
+    out = (matrices @ spectrum).permute(2, 1, 0)
+    return torch.fft.irfft2(out.reshape(*out.shape[:2], space[0], space[1] // 2 + 1), s=space)
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_convolution_is_its_own_average(stride: int) -> None:
-    """K learnt from noise gives the convolution's response to a feature it has not seen."""
-    found, weight, _ = learnt(stride)
+    """Steps and scaling, learnt from noise, are what the equations give for the convolution's own K and G = KᴴK."""
+    found, weight, anchor = learnt(stride)
     assert found.explained > 0.9
-    x = torch.randn(2, 3, 12, 16, generator=generator(9), dtype=torch.float64)
-    y = circular(weight, x, stride)
-    spectrum = torch.fft.rfft2(folded(x, found.fold)).flatten(2).permute(2, 1, 0)
-    o = found.response.shape[1] // 2
-    response = torch.complex(found.response[:, :o], found.response[:, o:])
-    predicted = (response @ spectrum).permute(2, 1, 0).reshape(2, o, 12 // stride, -1)
-    predicted = torch.fft.irfft2(predicted, s=y.shape[2:])
-    assert (predicted - y).norm() < 0.35 * y.norm()
+    K = true_response(weight, found)
+    gram, G = K @ K.mH, K.mH @ K
+    size, power = (float(t.diagonal(dim1=-2, dim2=-1).real.mean()) for t in (gram, G))
+    ridge = (1 - found.explained) / found.explained * size
+    r = torch.randn(2, K.shape[1], *found.space, generator=generator(3), dtype=torch.float64)
+    wanted = unfolded(through(K.mH @ torch.linalg.inv(gram + ridge * torch.eye(len(K[0]))), r, found.space), found.fold)
+    assert (found.step(r) - wanted).norm() < 0.25 * wanted.norm()
+    g = torch.randn_like(anchor[:2])
+    metric = torch.linalg.inv(G + 0.3 * power * torch.eye(K.shape[2]))
+    wanted = unfolded(through(metric, folded(g, found.fold), found.space), found.fold)
+    assert (found.scaled(g) - wanted).norm() < 0.25 * wanted.norm()
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_step_and_scaling_are_what_their_equations_say(stride: int) -> None:
-    """Against dense complex matrices, frequency by frequency: Kᴴ(KKᴴ + μ)⁻¹ r and (KᴴK + μ)⁻¹ g."""
-    found, _, anchor = learnt(stride)
-    o, i = found.response.shape[1] // 2, found.response.shape[2]
-    K = torch.complex(found.response[:, :o], found.response[:, o:])
-    space = found.space
-
-    def through(matrices: Tensor, x: Tensor) -> Tensor:
-        spectrum = torch.fft.rfft2(x).flatten(2).permute(2, 1, 0)
-        out = (matrices @ spectrum).permute(2, 1, 0)
-        return torch.fft.irfft2(out.reshape(*out.shape[:2], space[0], space[1] // 2 + 1), s=space)
-
-    r = torch.randn(2, o, *space, generator=generator(3), dtype=torch.float64)
-    eye = torch.eye(o, dtype=K.dtype)
-    wanted = unfolded(through(K.mH @ torch.linalg.inv(K @ K.mH + found.ridge * eye), r), found.fold)
-    torch.testing.assert_close(found.step(r), wanted, rtol=1e-8, atol=1e-10)
+def test_every_place_is_treated_alike_and_the_metric_is_positive(stride: int) -> None:
+    found, weight, anchor = learnt(stride)
+    r = torch.randn(2, weight.shape[0], *found.space, generator=generator(3), dtype=torch.float64)
+    moved = found.step(r).roll((stride, 2 * stride), (2, 3))
+    torch.testing.assert_close(found.step(r.roll((1, 2), (2, 3))), moved, rtol=1e-8, atol=1e-10)
     g = torch.randn_like(anchor[:2])
-    metric = torch.linalg.inv(K.mH @ K + found.ridge * torch.eye(i, dtype=K.dtype))
-    wanted = unfolded(through(metric, folded(g, found.fold)), found.fold)
-    torch.testing.assert_close(found.scaled(g), wanted, rtol=1e-7, atol=1e-9)
+    moved = found.scaled(g).roll((stride, 2 * stride), (2, 3))
+    torch.testing.assert_close(found.scaled(g.roll((stride, 2 * stride), (2, 3))), moved, rtol=1e-8, atol=1e-10)
+    assert ((found.scaled(g) * g).flatten(1).sum(1) > 0).all()
 
 
 @pytest.mark.parametrize(

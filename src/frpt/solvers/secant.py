@@ -3,9 +3,9 @@
 Each sample keeps a base (its best point) and up to m pairs (Δa, ΔΦ). A step solves the small least squares
 ``γ = argmin ‖r − Yγ‖² + ridge`` and goes to  a + Sγ + β p  with a fresh direction p for what the pairs don't explain,
 ``r′ = r − Yγ``.  First, by forward passes only:  p = r′ for blocks near the identity, or p = Kᴴ(KKᴴ + μ)⁻¹ r′ where the
-block's average derivative K is known (``stationary``). Where that stalls, by one backward pass more:  p = Jᵀr′, or
-(KᴴK + μ)⁻¹Jᵀr′. A sample that is refused twice forgets its pairs, and goes down its gradient at the base in ever
-smaller steps.
+block's average derivative K is known (``stationary``) and tells most of it. Where that stalls, by one backward pass
+more:  p = Jᵀr′; or where K is known, (G + ν)⁻¹Jᵀr′ and Kᴴ(KKᴴ + μ)⁻¹ r′ in turn. A sample that is refused twice forgets
+its pairs, and goes down its gradient at the base in ever smaller steps.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _PATIENCE = 10
 """Passes without a 2 % gain after which a sample has stalled."""
 _COPIES = 2
 """Of the pairs, alive at one time: when samples leave, the others are copied."""
+_FORWARD = 0.6
+"""Share of a response that K has to tell for forward steps alone to be tried first."""
 _WINDOW = 3
 """Forward steps after which their contraction is judged: a sample leaves at 0.7 a step, later at 0.85."""
 
@@ -61,7 +63,8 @@ class _Best:
 class _State(Working):
     """The samples still at work: index (k,), base a, Φ(a), residual r and its norm, pairs s and y: (k, m, n), y's
     products with itself and with r (in double), direction p, γ: (k, m) and what it explains, Yγ: (k, n); and per sample
-    β, the residual last gained from, passes since then, refusals in a row."""
+    whether p was made without a gradient, β of the two kinds (k, 2), the residual last gained from, steps since then,
+    refusals in a row."""
 
     index: Tensor
     a: Tensor
@@ -75,6 +78,7 @@ class _State(Working):
     p: Tensor
     gamma: Tensor
     known: Tensor
+    free: Tensor
     beta: Tensor
     mark: Tensor
     idle: Tensor
@@ -96,7 +100,8 @@ def _solve(problem: Problem) -> Answer:
     rest = best.unfinished(problem)
     begin = problem.start or (problem.anchor, problem.output)
     known = problem.stationary if problem.start is None else None
-    if len(rest) and (known is not None or (problem.anchor.shape == problem.target.shape and problem.start is None)):
+    square = problem.anchor.shape == problem.target.shape
+    if len(rest) and problem.start is None and (square if known is None else known.explained >= _FORWARD):
         _by_forward_steps(problem, best, rest)
         rest = best.unfinished(problem)
         begin = begin if known is None else (best.value, best.reached)
@@ -146,22 +151,22 @@ def _forward(problem: Problem, left: Tensor) -> Tensor:
 
 
 def _by_gradients(problem: Problem, best: _Best, state: _State) -> None:
-    """p = Jᵀr′ at the newest point: one forward and one backward pass a step."""
-    state.refused += 2  # nothing known yet: the first pass only looks at the gradient
-    step = -1
-    while True:
-        state.keep(best.halves[state.index] + 2 <= 2 * problem.options.iterations)
-        if len(state.index) == 0:
-            return
+    """p from Jᵀr′ at the newest point, one forward and one backward pass a step; in turn with K's p, where known."""
+    if problem.stationary is None:
+        state.refused += 2  # nothing known yet: the first pass only looks at the gradient
+    else:
+        state.p, state.free = problem.stationary.step(state.r), ~state.free
+    step, limit = -1, 2 * problem.options.iterations
+    state.keep(best.halves[state.index] < limit)
+    while len(state.index):
         step += 1
         looking = state.refused == 2
         point = state.a if bool(looking.all()) else _proposal(problem, state)
         point = _where(looking, state.a, point)
-        best.halves[state.index] += 2
         with torch.enable_grad():
             point = point.detach().requires_grad_(True)
             out = problem.fn(point, state.index)
-        if step or problem.start is not None:
+        if step or problem.start is not None or problem.stationary is not None:
             _judge(problem, state, point.detach(), out.detach(), step)
         best.store(state)
         now = state.error
@@ -169,8 +174,19 @@ def _by_gradients(problem: Problem, best: _Best, state: _State) -> None:
         state.mark = torch.where(gained, now, state.mark)
         state.idle = torch.where(gained, 0, state.idle + 1)
         going = (now > problem.enough[state.index]) & (state.idle < _PATIENCE)
+        state.free = _free(problem, state, looking)
+        spent = best.halves[state.index] + torch.where(state.free, 1, 2)
+        going &= spent < limit  # the next look takes a half again
+        best.halves[state.index] = torch.where(going, spent, best.halves[state.index] + 1)
         _turn(problem, state, point, out, looking, going)
         state.keep(going)
+
+
+def _free(problem: Problem, state: _State, looking: Tensor) -> Tensor:
+    """Samples whose next direction comes from K alone: where it is known, after a gradient that was not refused."""
+    if problem.stationary is None:
+        return torch.zeros_like(looking)
+    return ~state.free & ~looking & (state.refused == 0)
 
 
 def _turn(problem: Problem, state: _State, point: Tensor, out: Tensor, looking: Tensor, going: Tensor) -> None:
@@ -181,9 +197,23 @@ def _turn(problem: Problem, state: _State, point: Tensor, out: Tensor, looking: 
         state.y[forget], state.gram[forget], state.right[forget] = 0.0, 0.0, 0.0
     _least_squares(state)
     left = _unexplained(state)
+    p, length = _gradient(problem, state, point, out, left, going & ~state.free)
+    if problem.stationary is not None and bool(state.free.any()):
+        p = _where(state.free, problem.stationary.step(left), p)
+    state.p = _where(plain & ~looking, state.p, p)
+    state.beta[:, 0] = torch.where(looking, length, state.beta[:, 0])
+    state.refused = torch.where(looking, 3, state.refused)
+
+
+def _gradient(
+    problem: Problem, state: _State, point: Tensor, out: Tensor, left: Tensor, wanted: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(Jᵀr′ in the metric that is known, a length to begin with: (k,)), zero for samples that are not wanted: (k,)."""
+    if not bool(wanted.any()):
+        return torch.zeros_like(state.a), torch.ones_like(state.error)
     size = row_norm(left).clamp_min(1e-300)  # pulled at unit size: tiny residuals must not underflow on the way
-    wanted = spread(torch.where(going, 1 / size, 0.0), left).to(out.dtype) * left
-    (p,) = torch.autograd.grad(out, point, wanted)
+    pulled = spread(torch.where(wanted, 1 / size, 0.0), left).to(out.dtype) * left
+    (p,) = torch.autograd.grad(out, point, pulled)
     p = torch.where(torch.isfinite(p), p, 0.0)
     low, high = problem.within.low, problem.within.high
     p = torch.where(((state.a <= low) & (p < 0)) | ((state.a >= high) & (p > 0)), 0.0, p)
@@ -191,10 +221,7 @@ def _turn(problem: Problem, state: _State, point: Tensor, out: Tensor, looking: 
     length = torch.where(pull > 0, 0.5 / pull.clamp_min(1e-300) ** 2, 0.0)
     if problem.stationary is not None:
         p, length = problem.stationary.scaled(p), torch.ones_like(length)
-    p = p * spread(size, p).to(p.dtype)
-    state.p = _where(plain & ~looking, state.p, p)
-    state.beta = torch.where(looking, length, state.beta)
-    state.refused = torch.where(looking, 3, state.refused)
+    return p * spread(size, p).to(p.dtype), length
 
 
 def _begin(problem: Problem, rest: Tensor, start: Tensor, reached: Tensor) -> _State:
@@ -216,7 +243,8 @@ def _begin(problem: Problem, rest: Tensor, start: Tensor, reached: Tensor) -> _S
         p=torch.zeros_like(a),
         gamma=norm.new_zeros(k, m),
         known=phi.new_zeros(k, phi[:1].numel()),
-        beta=torch.ones_like(norm),
+        free=torch.zeros_like(none, dtype=torch.bool),
+        beta=norm.new_ones(k, 2),
         mark=norm,
         idle=none,
         refused=none.clone(),
@@ -224,8 +252,8 @@ def _begin(problem: Problem, rest: Tensor, start: Tensor, reached: Tensor) -> _S
 
 
 def _proposal(problem: Problem, state: _State) -> Tensor:
-    move = _combine(state.s, state.gamma).reshape_as(state.a) + spread(state.beta, state.p).to(state.p.dtype) * state.p
-    return problem.inside(state.a + move, state.index)
+    beta = spread(torch.where(state.free, state.beta[:, 1], state.beta[:, 0]), state.p).to(state.p.dtype)
+    return problem.inside(state.a + _combine(state.s, state.gamma).reshape_as(state.a) + beta * state.p, state.index)
 
 
 def _judge(problem: Problem, state: _State, point: Tensor, phi: Tensor, step: int) -> None:
@@ -284,7 +312,8 @@ def _remember(state: _State, da: Tensor, dphi: Tensor, step: int, tried: Tensor,
     ratio = torch.where(finite & (fresh > 0), gain / fresh.clamp_min(1e-300), 0.0)
     plain = (state.refused > 2) & ~good  # a pure gradient step that overshot: shorten it at least by half
     ratio = torch.where(plain, ratio.clamp(0.01, 0.5), ratio.clamp(0.25, 4.0))
-    state.beta = torch.where(tried, state.beta * ratio, state.beta)
+    kind = torch.stack([tried & ~state.free, tried & state.free], 1)
+    state.beta = torch.where(kind, state.beta * ratio[:, None], state.beta)
     slot = step % state.s.shape[1]
     state.s[:, slot] = _where(finite, da.flatten(1), torch.zeros_like(da).flatten(1))
     state.y[:, slot] = flat
