@@ -254,9 +254,13 @@ def blocks(nets: Nets) -> None:
         reach = next((t[3] / adam_time for t in tries if t[0] <= adam), float("nan"))
         print(
             f"{name:24} {100 * net.accuracy:6.1f} % {adam:10.1e} {adam_moved:9.3f} {ccp:12.1e} {moved:9.3f} "
-            f"{counted:6.1f} {adam / ccp:6,.0f} | {clock:15.1e} {adam / clock:6,.0f} | "
+            f"{counted:6.1f} {times(adam / ccp)} | {clock:15.1e} {times(adam / clock)} | "
             f"{reach:5.2f} {found.prepared:6.1f} {known.explained if known else 0:5.2f}"
         )
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:6.1f}" if ratio < 100 else f"{ratio:6,.0f}"
 
 
 def fixed_point(nets: Nets) -> None:

@@ -156,8 +156,7 @@ class Walk:
         exact = not any(u.composite for u in plan.units)
         if self.preset.closing is None or not plan.closable or (exact and bool((after <= problem.enough).all())):
             return found, 1 - relative(after, before), None
-        answer = close(problem, (start, reached), self._project(at), exact)
-        reached = block(answer.value, everyone)
+        answer, reached = close(problem, (start, reached), self._project(at), exact)
         value = at.input.back(answer.value).to(self.dtype)
         solution = Solution.of(value, len(start), answer.fallback, answer.iterations).checked(path.where)
         solution = solution.measured(

@@ -90,9 +90,8 @@ def _units(walk: Walk, plan: Plan, names: dict[Any, str], g: torch.Generator) ->
         solution = walk.solve(unit, target, index)
         wanted = out.norm(target.double() - walk.record.taken(unit.sink, index).double())
         rho = torch.zeros_like(error)
-        for _ in range(_PROBES):
-            noise = _noise(out, target, wanted, g)
-            moved = walk.solve(unit, target + noise, index).value
+        noises = [_noise(out, target, wanted, g) for _ in range(_PROBES)]
+        for noise, moved in zip(noises, _answers(walk, unit, [target + n for n in noises], index), strict=True):
             rho = torch.maximum(rho, relative(into.norm(moved.double() - solution.value.double()), out.norm(noise)))
         own = rho * solution.ccp * out.norm(target)
         error = rho * error + own
@@ -101,6 +100,16 @@ def _units(walk: Walk, plan: Plan, names: dict[Any, str], g: torch.Generator) ->
         found.append(_finding(unit, names.get(unit.source, ""), solution, [rho, *errors], _singular(walk, unit)))
         target = solution.value
     return found
+
+
+def _answers(walk: Walk, unit: Unit, targets: Sequence[Tensor], index: Tensor) -> Sequence[Tensor]:
+    """A unit's answers for several targets of the same samples: all at once, where a graph takes any number of them."""
+    if not walk.captured.dynamic:
+        return [walk.solve(unit, t, index).value for t in targets]
+    out, into = walk.record.samples(unit.sink), walk.record.samples(unit.source)
+    together = out.back(torch.cat([out.front(t) for t in targets]))
+    value = walk.solve(unit, together, index.repeat(len(targets))).value
+    return [into.back(part) for part in into.front(value).split(len(index))]
 
 
 def _path_bounds(

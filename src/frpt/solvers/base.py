@@ -25,11 +25,11 @@ class Range:
 
     def clamp(self, x: Tensor, anchor: Tensor) -> Tensor:
         """x inside the interval, which is stretched where rounding put the anchor outside."""
-        if not self.bounded:
-            return x
-        low = anchor.clamp(max=self.low)
-        high = anchor.clamp(min=self.high)
-        return torch.minimum(torch.maximum(x, low), high)
+        if self.low > float("-inf"):
+            x = torch.maximum(x, anchor.clamp(max=self.low))
+        if self.high < float("inf"):
+            x = torch.minimum(x, anchor.clamp(min=self.high))
+        return x
 
 
 UNBOUNDED = Range()

@@ -23,8 +23,10 @@ Project = Callable[[Tensor, Tensor], Tensor]
 
 def close(
     problem: Problem, walked: tuple[Tensor, Tensor], project: Project | None = None, exact: bool = True
-) -> Answer:
+) -> tuple[Answer, Tensor]:
     """Correct what the walk ended with (a, Φ(a)) for the samples whose output is not yet what was asked for.
+
+    Returns also Φ of the answer.
 
     exact: every step of the walk was the nearest solution by formula, so that a walk that closed is left alone; after
     iterative steps it is only one candidate.
@@ -49,7 +51,7 @@ def close(
             break
         aim = replace(problem, target=problem.target.index_copy(0, todo[far], aims[far]))
         _go_on(aim, best, todo[far], project)
-    return Answer(best.value, best.iterations, best.fallback)
+    return Answer(best.value, best.iterations, best.fallback), best.reached
 
 
 @dataclass
@@ -78,8 +80,7 @@ def _try(
     if len(rows) == 0:
         return
     part = replace(problem.part(rows), start=start)
-    answer = _solved(part)
-    reached = _run(part, answer.value)
+    answer, reached = _solved(part)
     new, old = row_norm(part.target - reached), row_norm(part.target - best.reached[rows])
     nearer = row_norm(answer.value - part.anchor) < row_norm(best.value[rows] - part.anchor)
     enough = 2 * part.enough
@@ -90,8 +91,7 @@ def _try(
 def _go_on(aim: Problem, best: _Best, rows: Tensor, project: Project) -> None:
     """Further steps towards another acceptable output, kept where they get nearer to any."""
     part = replace(aim.part(rows), start=(best.value[rows], best.reached[rows]))
-    answer = _solved(part)
-    reached = _run(part, answer.value)
+    answer, reached = _solved(part)
     better = row_norm(_off(project, rows, reached)) < row_norm(_off(project, rows, best.reached[rows]))
     best.take(rows, better, answer, reached)
 
@@ -100,21 +100,27 @@ def _off(project: Project, rows: Tensor, out: Tensor) -> Tensor:
     return out - project(out, rows)
 
 
-def _solved(problem: Problem) -> Answer:
-    """By the explicit Jacobian where outputs are few, and by secant steps where there are many or that stalls."""
+def _solved(problem: Problem) -> tuple[Answer, Tensor]:
+    """By the explicit Jacobian where outputs are few, and by secant steps where there are many or that stalls.
+
+    Returns also Φ of the answer.
+    """
     if problem.outputs > FEW:
-        return secant.solve(problem)
+        answer = secant.solve(problem)
+        return answer, _run(problem, answer.value)
     answer = few_outputs.solve(problem)
     reached = _run(problem, answer.value)
     rest = (row_norm(problem.target - reached) > problem.enough).nonzero().squeeze(1)
     if len(rest) == 0:
-        return answer
-    more = secant.solve(replace(problem.part(rest), start=(answer.value[rest], reached[rest])))
-    return Answer(
+        return answer, reached
+    part = replace(problem.part(rest), start=(answer.value[rest], reached[rest]))
+    more = secant.solve(part)
+    together = Answer(
         answer.value.index_copy(0, rest, more.value),
         answer.iterations.index_add(0, rest, more.iterations),
         answer.fallback.index_copy(0, rest, more.fallback),
     )
+    return together, reached.index_copy(0, rest, _run(part, more.value))
 
 
 def _run(problem: Problem, value: Tensor) -> Tensor:
