@@ -139,6 +139,47 @@ def test_it_saves_passes() -> None:
     assert all((a.iterations <= 10).all() for a in answers)
 
 
+class Branches(nn.Module):
+    """Two branches side by side; half of the inner units are switched off by a ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.one = nn.Conv2d(12, 4, 1)
+        self.two = nn.Sequential(nn.Conv2d(12, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+        for p in self.parameters():
+            p.data *= 1.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.one(x), self.two(x)], 1)
+
+
+def test_units_that_are_switched_off_are_seen_by_the_average_not_by_gradients() -> None:
+    """At 20 passes, against gradients alone, plain ones and those in the metric."""
+    block = Branches().requires_grad_(False)
+    typical, anchor = (torch.randn(b, 12, 14, 14, generator=generator(b)).relu() for b in (8, 4))
+    target = block(anchor + 0.1 * torch.randn(anchor.shape, generator=generator(3)))
+    options = replace(PRESETS["default"].solver, iterations=20)
+    plain = Problem(lambda a, _: block(a), anchor, target, block(anchor), Gate(), options)
+    found = learn(plain.fn, typical, block(typical))
+    assert found is not None
+    known = replace(plain, stationary=found)
+    only_gradients = replace(plain, stationary=OnlyGradients(found))  # type: ignore[arg-type]
+    left = [float(row_norm(target - block(solve(p, "secant").value)).mean()) for p in (known, plain, only_gradients)]
+    assert left[0] < left[1] / 3
+    assert left[0] < left[2] / 3
+
+
+class OnlyGradients:
+    """A block's metric without its average derivative: steps by K go nowhere."""
+
+    def __init__(self, found: Stationary) -> None:
+        self.explained, self.scaled = 0.0, found.scaled
+
+    def step(self, r: Tensor) -> Tensor:
+        return torch.zeros_like(r)
+
+
 def test_a_reverser_learns_from_its_example_inputs_alone() -> None:
     """So a sample's target does not depend on what else is in its batch, or on the batches before."""
     torch.manual_seed(0)
