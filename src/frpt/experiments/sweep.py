@@ -109,7 +109,7 @@ def _begin() -> None:
 
 
 def _keep_memory() -> None:
-    """Freed memory stays with the process: page faults of tensors that come and go cost a step a tenth of its time."""
+    """Freed memory stays with the process: tensors that come and go at every step cost page faults else."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         trim_threshold, mmap_threshold, most = -1, -3, 2**30

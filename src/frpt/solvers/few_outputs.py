@@ -29,7 +29,7 @@ _ROUNDS = 2
 _RIDGE = 1e-4
 """In units of the mean of JJᵀ's diagonal: smaller ones let float32 noise decide where J is nearly of lower rank."""
 _BACK = 1 / 3
-"""How far back to the anchor the centre lies once a has moved: ends about as near as with 1, in a fifth fewer steps."""
+"""How far back to the anchor the centre lies once a has moved: ends about as near as with 1, in fewer steps."""
 _NEAR_RIDGE = 1e-2
 """The least one of a step that starts at a, tenfold for the next: without it they wander where no step gets far."""
 _COARSE = 0.1
