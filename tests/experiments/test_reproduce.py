@@ -116,7 +116,7 @@ def test_every_figure_at_a_very_small_scale(name: str, tmp_path: Path, monkeypat
         monkeypatch.setattr("frpt.experiments.adaptation.KINDS", {"noise": None})
         monkeypatch.setattr("frpt.experiments.adaptation.SIZES", {"small": (40,)})
     strengths = {"embedding": (0.3,), "maturity": (0.1,), "geometry": (0.3,)}.get(name, ())
-    seeds = 2 if name in ("geometry", "adaptation") else 1  # these compare seed by seed
+    seeds = 2 if name in ("embedding", "geometry", "adaptation") else 1  # these compare seed by seed
     chosen = Options(
         tmp_path, samples=(200, 50), seeds=seeds, epochs=1, pretrain=2, c_rec=strengths, presets=("default",),
         layers={"geometry": ("2",), "adaptation": ("1",)}.get(name, ()),

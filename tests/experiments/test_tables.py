@@ -91,6 +91,14 @@ def test_the_arms_side_by_side() -> None:
     assert sorted(["2", "out", "10", "1"], key=layer_order) == ["out", "10", "2", "1"]
 
 
+def test_embeddings_are_named_where_there_are_several() -> None:
+    own = runs()
+    other = own[own["arm"] == FRPT].assign(embed="one_hot")
+    labels = {str(row[3]) for row in arms_table(pd.concat([own, other]), "arms", "arms").rows}
+    assert labels == {ANCHOR, "FR-PT, paper, nearest", "FR-PT, paper, one_hot"}
+    assert {str(row[3]) for row in arms_table(own, "arms", "arms").rows} == {ANCHOR, "FR-PT, paper"}
+
+
 def test_the_nested_choice() -> None:
     table = nested_table(runs(), "nested", "nested", [(FRPT, "paper"), (ANCHOR, "")])
     values = {c: [66.0 + {0.0: 0, 0.1: 0.5, 0.3: 0.7}[c] + e for e in NOISE[c]] for c in NOISE}

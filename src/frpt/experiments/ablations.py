@@ -9,7 +9,7 @@ from scipy import stats
 
 from frpt.experiments import figures
 from frpt.experiments.bench import Bench, Report
-from frpt.experiments.classification import runs_of
+from frpt.experiments.classification import runs_line, runs_of
 from frpt.experiments.jobs import BACKPROP, FRPT, grid
 from frpt.experiments.layout import Table, plain
 from frpt.experiments.recipes import recipe_of
@@ -40,12 +40,17 @@ def embedding(bench: Bench) -> Report:
         presets=bench.options.presets or ("default",), embeds=tuple(EMBEDDINGS), checkpoint=start.name,
         epochs=bench.epochs(2, 10),
     )  # fmt: skip
-    data = _means(runs_of(bench.sweep(jobs, lab)), ["l_r", "embed", "c_rec"])
+    frame = bench.sweep(jobs, lab)
+    runs = runs_of(frame)
+    data = _means(runs, ["l_r", "embed", "c_rec"])
     data["embed"] = data["embed"].replace({"": BACKPROP})
     title = f"Label embeddings on {SET_NAMES[dataset]}: mean test accuracy"
     note = "Mean over the epochs of post-training and over seeds, with the 95 % interval of the mean (Student's t)."
-    report = Report(title, [f"{100 * start.accuracy:.2f} % before post-training, checkpoint {start.name}"])
+    before = f"{100 * start.accuracy:.2f} % before post-training, checkpoint {start.name}"
+    report = Report(title, [before, runs_line(frame)])
     report.tables.append(plain("embedding", title, data, note))
+    paired = arms_table(runs, "embedding-paired", f"{title}, paired by seed")
+    report.tables += [paired] if paired.rows else []
     report.figures["embedding"] = figures.strengths(data, {BACKPROP: BACKPROP, **EMBEDDINGS}, title)
     return report
 
@@ -100,10 +105,10 @@ def geometry(bench: Bench) -> Report:
             seeds=bench.seeds(2, 10), presets=bench.options.presets or ("paper", "default"), checkpoint=start.name,
             epochs=bench.epochs(2, 10),
         )  # fmt: skip
-    runs = runs_of(bench.sweep(sorted(jobs, key=lambda job: job.seed), lab))
+    frame = bench.sweep(sorted(jobs, key=lambda job: job.seed), lab)
     title = f"Reconstruction geometry on {SET_NAMES[dataset]}: opposite channel profiles"
-    table: Table = arms_table(runs, "geometry", title)
-    report = Report(title, lines, [table])
+    table: Table = arms_table(runs_of(frame), "geometry", title)
+    report = Report(title, [*lines, runs_line(frame)], [table])
     if len(table.data):
         report.figures["geometry"] = figures.gains(table.data, title)
     return report

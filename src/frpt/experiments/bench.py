@@ -139,7 +139,7 @@ class Bench:
 
         Post-training runs of all experiments are in one table, so that what two of them need is run once.
         """
-        results = Results((self.options.out if run is None else self.folder) / "runs.csv")
+        results = lab.results if run is None else Results(self.folder / "runs.csv")
         results.repair()
         done = results.done()
         missing = {job.key: job for job in jobs if job.key not in done}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from frpt.errors import OptionError
 from frpt.experiments import paper
 from frpt.experiments.bench import Bench, Report
-from frpt.experiments.jobs import ANCHOR, FRPT, Job, grid
+from frpt.experiments.jobs import ANCHOR, BACKPROP, FRPT, Job, grid
+from frpt.experiments.known import CAP, capped
 from frpt.experiments.layout import plain
 from frpt.experiments.pretrain import MODELS
 from frpt.experiments.summary import EPOCHS, metrics
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 PRESETS = ("paper", "default")
 _STRENGTHS = (0.0, 0.1, 0.3)
+_SETTING = ["model", "l_r", "arm", "preset", "c_rec"]
 
 
 def classification(bench: Bench) -> Report:
@@ -43,12 +45,8 @@ def classification(bench: Bench) -> Report:
     if dataset == "digits":
         lines.append("a part of MNIST that comes with the package, set beside the paper's MNIST")
     frame = bench.sweep(jobs, lab)
-    seconds = frame.groupby("job")["wall"].first()
     train, test = (len(lab.split(dataset, split)) for split in ("train", "test"))
-    lines.append(
-        f"{len(seconds)} runs of {frame['epoch'].max()} epochs over seeds {_seeds(frame)}; {train} training and {test} "
-        f"test samples; {seconds.mean():.1f} s a run, {seconds.sum() / 3600:.2f} h together"
-    )
+    lines.append(f"{runs_line(frame)}; {train} training and {test} test samples")
     report = Report(f"{SET_NAMES[dataset]} post-training", lines)
     _fill(report, frame, presets, theirs)
     return report
@@ -87,6 +85,11 @@ def _fill(report: Report, frame: pd.DataFrame, presets: Sequence[str], theirs: M
     report.tables += [nested] if nested.rows else []
     title = f"{shown}: test samples fixed and broken after the last epoch, mean over seeds"
     report.details.append(plain("flips", title, flips(frame)))
+    title = f"{shown}: the weight λ of the reconstruction loss"
+    note = (
+        f"Mean over epochs and seeds; at_bound: share of runs in which it was {CAP:g}, its upper bound, in every step."
+    )
+    report.details.append(plain("weights", title, weights(frame), note))
     for arm, preset in arms:
         label = f"{arm}-{preset}".rstrip("-").lower()
         title = f"{shown} post-training results: {arm}" + (f", {preset} preset" if preset else "")
@@ -98,13 +101,24 @@ def _fill(report: Report, frame: pd.DataFrame, presets: Sequence[str], theirs: M
             (report.details if name == "supplement" else report.tables).append(table)
 
 
-def _seeds(frame: pd.DataFrame) -> str:
-    seeds = sorted(frame["seed"].unique())
-    return f"{seeds[0]} to {seeds[-1]}"
+def runs_line(frame: pd.DataFrame) -> str:
+    """How many runs there are, and how long those took that had to be made."""
+    wall, seeds = frame.groupby("job")["wall"].first(), sorted(frame["seed"].unique())
+    made = wall[wall > 0]
+    others = f", {len(wall) - len(made)} of them decided by others" if len(made) < len(wall) else ""
+    return (
+        f"{len(wall)} runs of {frame['epoch'].max()} epochs over seeds {seeds[0]} to {seeds[-1]}{others}; "
+        f"{made.mean():.1f} s a run, {made.sum() / 3600:.2f} h together"
+    )
 
 
 def flips(frame: pd.DataFrame) -> pd.DataFrame:
     """Test samples that the last epoch has fixed and broken, mean over seeds, per l_R, arm and strength."""
     last = frame[frame["epoch"] == frame["epoch"].max()]
-    keys = ["model", "l_r", "arm", "preset", "c_rec"]
-    return last.groupby(keys, sort=False)[["fixed", "broken"]].mean().reset_index()
+    return last.groupby(_SETTING, sort=False)[["fixed", "broken"]].mean().reset_index()
+
+
+def weights(frame: pd.DataFrame) -> pd.DataFrame:
+    """λ of the arms that have one, per l_R, arm and strength."""
+    own = frame[frame["arm"] != BACKPROP].assign(at_bound=frame["job"].isin(capped(frame)))
+    return own.groupby(_SETTING, sort=False)[["weight", "at_bound"]].mean().reset_index()

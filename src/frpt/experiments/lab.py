@@ -17,9 +17,10 @@ from frpt.data import Images, load
 from frpt.embed import Embed
 from frpt.errors import OptionError
 from frpt.experiments.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, Job
+from frpt.experiments.known import decided
 from frpt.experiments.pretrain import Recipe
 from frpt.experiments.recipes import Start, load_start, pretrained, recipe_of
-from frpt.experiments.results import Row
+from frpt.experiments.results import Results, Row
 from frpt.reverser import Reverser
 from frpt.solvers.stationary import SAMPLES
 from frpt.targets import write_targets
@@ -39,6 +40,11 @@ class Lab:
     data: Path | None = None
     train: int | None = None
     test: int | None = None
+
+    @property
+    def results(self) -> Results:
+        """The post-training runs of all experiments."""
+        return Results(self.out / "runs.csv")
 
     @property
     def checkpoints(self) -> Path:
@@ -89,8 +95,12 @@ class Lab:
     def run(self, job: Job) -> list[Row]:
         """Post-train once; a row per epoch. metric, start: accuracy on the test split after and before, in [0, 1].
 
-        seconds: of the epoch's training steps; wall: of the whole run, tests included.
+        seconds: of the epoch's training steps; wall: of the whole run, tests included; both 0 where another run has
+        decided the numbers (``known``).
         """
+        known = decided(job, self.results.frame())
+        if known:
+            return known
         begun = time.perf_counter()
         rev = self.reverser(job)
         targets: str | Path | None = None

@@ -163,10 +163,11 @@ def arms_table(runs: pd.DataFrame, name: str, title: str) -> Table:
             columns=["_l", "_p"]
         )
         data = data.reset_index(drop=True)
+    several = len(data) > 0 and data.loc[data["arm"] == FRPT, "embed"].nunique() > 1
     for key, part in data.groupby(["model", "l_r", "c_rec", "arm", "preset", "embed"], sort=False) if len(data) else ():
-        model, layer, c, arm, preset, _ = key
+        model, layer, c, arm, preset, embed = key
         cells = {r["against"]: _gain(r) for r in part.to_dict("records")}
-        label = f"{arm}, {preset}" if arm == FRPT else arm
+        label = ", ".join([arm, preset, *([embed] if several else [])]) if arm == FRPT else arm
         rows.append(
             [MODEL_NAMES.get(model, model), layer, f"{c:g}", label, *(cells.get(a, "–") for a in (BACKPROP, ANCHOR))]
         )
