@@ -169,6 +169,17 @@ def test_what_is_measured(tmp_path: Path) -> None:
     assert len(str(result).splitlines()) == 6
 
 
+def test_a_weight_at_its_bound_is_said_and_makes_larger_strengths_equal() -> None:
+    half, full = (train(targets="anchor", c_rec=c, lr=1e-5) for c in (0.5, 1.0))
+    assert half.at_bound
+    assert full.at_bound
+    assert all(torch.equal(a, b) for a, b in zip(half.model.parameters(), full.model.parameters(), strict=True))
+    assert "lambda was at its upper bound of 10 in every step" in str(half)
+    plain = train(c_rec=0)
+    assert not plain.at_bound
+    assert "bound" not in str(plain)
+
+
 def test_results_are_saved_without_pickle(tmp_path: Path) -> None:
     result = train(c_rec=0, val=blobs(20, 1))
     result.save(tmp_path / "run")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from frpt.experiments.jobs import Job
 from frpt.experiments.results import Row
-from frpt.train.balance import LossBalance
+from frpt.train.balance import BOUNDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CAP = LossBalance().clip[1]
+CAP = BOUNDS[1]
 
 
 def decided(job: Job, frame: pd.DataFrame) -> list[Row]:

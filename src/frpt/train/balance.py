@@ -9,6 +9,9 @@ from torch import Tensor
 
 from frpt.errors import NonFiniteError, OptionError
 
+BOUNDS = (1e-5, 10.0)
+"""Of λ, as in the paper."""
+
 
 def check_c_rec(c_rec: float) -> float:
     """c_rec as a float in [0, 1]."""
@@ -26,7 +29,7 @@ class LossBalance:
     """
 
     def __init__(
-        self, c_rec: float = 0.3, beta: float = 0.9, eps: float = 1e-8, clip: tuple[float, float] = (1e-5, 10.0)
+        self, c_rec: float = 0.3, beta: float = 0.9, eps: float = 1e-8, clip: tuple[float, float] = BOUNDS
     ) -> None:
         if not 0 <= beta < 1:
             raise OptionError(f"beta must be in [0, 1), got {beta}")

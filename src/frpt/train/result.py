@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from frpt.graph.plan import table
+from frpt.train.balance import BOUNDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +75,11 @@ class Result:
     def last(self) -> Epoch:
         return self.history[-1]
 
+    @property
+    def at_bound(self) -> bool:
+        """Whether λ was at its upper bound in every step; a larger c_rec would then have changed nothing."""
+        return all(row.weight >= BOUNDS[1] for row in self.history)
+
     def to_pandas(self) -> pd.DataFrame:
         """A row per epoch."""
         import pandas as pd
@@ -98,6 +104,8 @@ class Result:
         head = f"post-training before {self.at!r}: c_rec {self.c_rec:g}, targets {self.targets}, seed {self.seed}"
         if self.start is not None:
             head += f"; {self.metric} {self.start:.4g} at the start, best {shown(self.best.metric)}"
+        if self.at_bound:
+            head += f"\nlambda was at its upper bound of {BOUNDS[1]:g} in every step: a larger c_rec changes nothing"
         return head + "\n" + epoch_table(self.metric, self.history)
 
 
