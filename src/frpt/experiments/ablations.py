@@ -72,7 +72,7 @@ def maturity(bench: Bench) -> Report:
             checkpoint=start.name, epochs=bench.epochs(2, 10),
         )
     ]  # fmt: skip
-    runs = runs_of(bench.sweep(sorted(jobs, key=lambda job: job.seed), lab))
+    runs = runs_of(bench.sweep(jobs, lab))
     epochs = {start.name: start.epoch for start in starts}
     accuracy = {start.epoch: 100 * start.accuracy for start in starts}
     runs = runs.assign(pretrained=runs["checkpoint"].map(epochs))
@@ -105,7 +105,7 @@ def geometry(bench: Bench) -> Report:
             seeds=bench.seeds(2, 10), presets=bench.options.presets or ("paper", "default"), checkpoint=start.name,
             epochs=bench.epochs(2, 10),
         )  # fmt: skip
-    frame = bench.sweep(sorted(jobs, key=lambda job: job.seed), lab)
+    frame = bench.sweep(jobs, lab)
     title = f"Reconstruction geometry on {SET_NAMES[dataset]}: opposite channel profiles"
     table: Table = arms_table(runs_of(frame), "geometry", title)
     report = Report(title, [*lines, runs_line(frame)], [table])

@@ -137,13 +137,15 @@ class Bench:
     def sweep(self, jobs: Sequence[Job], lab: Lab, run: Run | None = None) -> pd.DataFrame:
         """The rows of all jobs, those of earlier calls included; missing targets are written first.
 
-        Post-training runs of all experiments are in one table, so that what two of them need is run once.
+        Post-training runs of all experiments are in one table, so that what two of them need is run once. The earliest
+        seeds come first, and of a seed the runs that may decide others (``known``).
         """
         results = lab.results if run is None else Results(self.folder / "runs.csv")
         results.repair()
         done = results.done()
         missing = {job.key: job for job in jobs if job.key not in done}
         if run is None:
+            missing = dict(sorted(missing.items(), key=lambda item: (item[1].seed, item[1].c_rec, item[1].preset)))
             lab.write_stores(missing.values(), progress=self.console.is_terminal)
         if len(missing) < len(jobs):
             self.console.print(

@@ -53,13 +53,13 @@ def classification(bench: Bench) -> Report:
 
 
 def _jobs(bench: Bench, dataset: str, model: str, known: str, checkpoint: str, presets: Sequence[str]) -> list[Job]:
-    """The paper's grid, or the layers and strengths asked for; the earliest seeds of all layers first."""
+    """The paper's grid, or the layers and strengths asked for."""
     options = bench.options
     rows = paper.papers_grid(known, model)
     layers = options.layers or tuple(rows)
     if not layers:
         raise OptionError(f"the paper has no table of {model} on {known}; name layers with --lr")
-    jobs = [
+    return [
         job
         for layer in layers
         for job in grid(
@@ -67,7 +67,6 @@ def _jobs(bench: Bench, dataset: str, model: str, known: str, checkpoint: str, p
             arms=(ANCHOR, FRPT), presets=presets, checkpoint=checkpoint, epochs=bench.epochs(2, 10),
         )
     ]  # fmt: skip
-    return sorted(jobs, key=lambda job: job.seed)
 
 
 def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
