@@ -81,6 +81,8 @@ def test_runs_and_their_controls(undisturbed: Path) -> None:
     frame = Results(undisturbed / "runs.csv").frame()
     assert frame.groupby("arm")["job"].nunique().to_dict() == {ANCHOR: 2, BACKPROP: 2, FRPT: 2}
     assert frame["epoch"].tolist() == [1, 2] * 6
+    order = list(zip(frame["seed"], frame["c_rec"], frame["preset"], strict=True))
+    assert order == sorted(order)  # of a seed, what may decide others first
     assert (((frame["metric"] - frame["start"]) * 60).round() == frame["fixed"] - frame["broken"]).all()
     assert frame[frame["arm"] == BACKPROP]["rec_loss"].isna().all()
     assert frame[frame["arm"] == FRPT]["rec_loss"].gt(0).all()
