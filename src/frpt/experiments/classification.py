@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from frpt.errors import OptionError
-from frpt.experiments import paper
+from frpt.experiments import figures, paper
 from frpt.experiments.bench import Bench, Report
 from frpt.experiments.jobs import ANCHOR, BACKPROP, FRPT, Job, grid
 from frpt.experiments.known import CAP, capped
@@ -78,7 +78,10 @@ def _fill(report: Report, frame: pd.DataFrame, presets: Sequence[str], theirs: M
     """The arms side by side; then for each arm the main table, FR-PT's beside the paper; the rest as details."""
     runs = runs_of(frame)
     shown = SET_NAMES[frame["dataset"].iloc[0]]
-    report.tables.append(arms_table(runs, "arms", f"{shown}: what each arm gains"))
+    side_by_side = arms_table(runs, "arms", f"{shown}: what each arm gains")
+    report.tables.append(side_by_side)
+    if len(side_by_side.data):
+        report.figures["gains"] = figures.gains(side_by_side.data, side_by_side.title)
     arms = [*((FRPT, preset) for preset in presets), (ANCHOR, "")]
     nested = nested_table(runs, "nested", f"{shown}: c_rec chosen without looking at the seed it is tested on", arms)
     report.tables += [nested] if nested.rows else []

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from frpt.diagnose.canvas import BLUE, CYCLE, GREEN, GREY, ORANGE, RED, drawn, sheet
 from frpt.experiments.jobs import BACKPROP
-from frpt.experiments.tables import layer_order
+from frpt.experiments.tables import MODEL_NAMES, layer_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,8 +80,9 @@ def gains(data: pd.DataFrame, title: str) -> Figure:
             ax.errorbar(at, part["delta"], error, fmt="o", ms=4, capsize=2, color=CYCLE[i % len(CYCLE)], label=label)
         ax.axhline(0, color="#666666", lw=0.8)
         ax.set_xticks(range(len(layers)), [f"l_R = {name}" for name in layers])
-        ax.set_ylabel("gain, percentage points")
-        ax.set_title(f"{title}\n{model}" if ax is panels[0] else model)
+        ax.set_ylabel("gain over\nback-propagation, points")
+        name = MODEL_NAMES.get(model, model)
+        ax.set_title(f"{title}\n{name}" if ax is panels[0] else name)
         ax.grid(axis="y")
     panels[-1].legend(ncols=3)
     return figure
