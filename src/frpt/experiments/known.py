@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,7 @@ def decided(job: Job, frame: pd.DataFrame) -> list[Row]:
     return [{k: None if v != v else v for k, v in row.items()} for row in rows.to_dict("records")]
 
 
-def capped(frame: pd.DataFrame) -> Iterable[str]:
+def capped(frame: pd.DataFrame) -> set[str]:
     """Digests of the runs whose λ was at its upper bound in every step."""
     least = frame.groupby("job")["weight"].min()
     return set(least.index[least >= CAP])
