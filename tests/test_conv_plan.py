@@ -16,7 +16,7 @@ from frpt.errors import BudgetError
 from frpt.presets import CONV_SOLVERS, PRESETS, Preset, SolverOptions
 from tests.solvers.kinds import normal
 
-WALK = replace(PRESETS["default"], closing=None)
+WALK = replace(PRESETS["default"], nearest=None)
 
 
 def walk(**options: Any) -> Preset:

@@ -179,6 +179,7 @@ LEVELS = [
     ["rules"],
     ["reconstruction", "record", "ops"],
     ["walk"],
+    ["reverse"],
     ["reverser"],
     ["targets"],
     ["train", "stats", "data", "zoo"],

@@ -543,9 +543,11 @@ def test_bad_weights_give_finite_results_and_report_it(spoil: str) -> None:
 
 
 def test_blocks_run_at_few_batch_sizes() -> None:
-    sizes = {count: usual_size(count) for count in range(2049)}
-    assert all(count <= size <= 1.125 * count for count, size in sizes.items())
-    assert len(set(sizes.values())) <= 80
+    """Few sizes, and such that kernels give a sample the same bits at each: 8 or more and multiples of 4."""
+    sizes = {count: usual_size(count, 2048) for count in range(1, 2049)}
+    assert all(count <= size <= max(1.25 * count + 3, 8) and size % 4 == 0 for count, size in sizes.items())
+    assert len(set(sizes.values())) <= 40
+    assert [usual_size(count, 3) for count in (1, 2, 3)] == [3, 3, 3]  # as many as there are
 
 
 @pytest.mark.parametrize(

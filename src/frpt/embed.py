@@ -13,14 +13,18 @@ from frpt.errors import LabelError, OptionError
 Embed = Callable[[Tensor, Tensor], Tensor]
 
 
-def nearest(output: Tensor, labels: Tensor, dim: int = -1, margin: float = 0.0, ignore_index: int = -100) -> Tensor:
+def nearest(
+    output: Tensor, labels: Tensor, dim: int = -1, margin: float | Tensor = 0.0, ignore_index: int = -100
+) -> Tensor:
     """The Euclidean projection onto {a : a_y ≥ a_i + margin for all i ≠ y} (Algorithm 1, A.6).
 
     With v_1 ≥ v_2 ≥ … the scores above the label's and θ_k = (a_y + v_1 + … + v_k)/(k + 1), the label and the k*
     largest go to θ at the largest k with v_k ≥ θ_k. output: (…, c, …) with the classes on ``dim``, labels: without it.
-    Where the label wins already the output is returned bit for bit.
+    margin: a number, or one for each sample: (b,). Where the label wins already the output is returned bit for bit.
     """
     scores, own, picked = _prepare(output, labels, dim, ignore_index)
+    if isinstance(margin, Tensor):
+        margin = margin.reshape(-1, *[1] * (scores.dim() - 1)).to(scores)
     mine = scores.gather(-1, own) - margin
     others = scores.scatter(-1, own, -torch.inf)
     v = others.sort(-1, descending=True).values
@@ -61,6 +65,13 @@ def regression(output: Tensor, target: Tensor) -> Tensor:
     return target.to(output)
 
 
+def lead(output: Tensor, labels: Tensor, dim: int = -1, ignore_index: int = -100) -> Tensor:
+    """By how much the label's score exceeds the largest other one, in double; infinite where the label is ignored."""
+    scores, own, picked = _prepare(output, labels, dim, ignore_index)
+    others = scores.scatter(-1, own, -torch.inf).amax(-1)
+    return torch.where(picked.squeeze(-1), scores.gather(-1, own).squeeze(-1) - others, torch.inf)
+
+
 def class_dim(output: Tensor, labels: Tensor) -> int:
     """The axis of the output that the labels leave out: the last, or the one after the batch."""
     shape = tuple(output.shape)
@@ -89,6 +100,43 @@ class Embedder:
     margin: float | None = None
     ignore_index: int = -100
 
+    def picks(self, y: Tensor) -> bool:
+        """Whether any output will do in which the labels win, rather than one output target."""
+        return self.how == "nearest" and not y.is_floating_point()
+
+    def leads(self, output: Tensor, y: Tensor) -> Tensor:
+        """By how much each label wins over the next class: (b, ...), infinite where it is ignored."""
+        return lead(output, y, self._axis(output, y), self.ignore_index)
+
+    def margins(self, scores: Tensor) -> Tensor:
+        """By how much labels shall win, (b,). scores: (b, ...), the samples' own.
+
+        Without ``margin`` a ten-thousandth of the spread of a sample's scores, which hardly moves the answer, and at
+        least four units in the last place of its largest score, so that rounding does not turn it.
+        """
+        flat = scores.flatten(1)
+        if self.margin is not None:
+            return torch.full((len(flat),), float(self.margin), dtype=torch.float64, device=flat.device)
+        spread, largest = flat.double().std(1, correction=0), flat.abs().amax(1).double()
+        return torch.maximum(1e-4 * spread, 4 * torch.finfo(scores.dtype).eps * largest)
+
+    def nearest(self, output: Tensor, y: Tensor, margin: Tensor) -> Tensor:
+        """The nearest output in which the labels win by ``margin: (b,)``."""
+        return nearest(output, y, self._axis(output, y), margin, self.ignore_index)
+
+    def share(self, output: Tensor, y: Tensor) -> Tensor | None:
+        """The share of each sample's labels that win, strictly: (b,); None where labels are no class ids."""
+        if y.is_floating_point() or self.how == "regression":
+            return None
+        if not isinstance(self.how, str) and y.shape == output.shape:
+            return None
+        wins = (self.leads(output, y) > 0).reshape(len(y), -1)
+        counts = (y != self.ignore_index).reshape(len(y), -1)
+        return torch.where(counts.any(1), (wins & counts).sum(1) / counts.sum(1).clamp_min(1), 1.0)
+
+    def _axis(self, output: Tensor, y: Tensor) -> int:
+        return class_dim(output, y) if self.class_dim is None else self.class_dim
+
     def __call__(self, output: Tensor, y: Tensor) -> Tensor:
         """The output target for labels ``y``: class ids, or a floating-point tensor shaped like the output."""
         if not isinstance(self.how, str):
@@ -101,7 +149,7 @@ class Embedder:
         if self.how not in EMBEDDINGS:
             names = "nearest, max_assign, one_hot, regression, or a function"
             raise OptionError(f"unknown embedding {self.how!r}: {names}")
-        axis = class_dim(output, y) if self.class_dim is None else self.class_dim
+        axis = self._axis(output, y)
         more = {} if self.margin is None else {"margin": self.margin}
         return EMBEDDINGS[self.how](output, y, dim=axis, ignore_index=self.ignore_index, **more)
 

@@ -75,12 +75,10 @@ class SolverOptions:
     """Norm a Gauss–Newton step is cut to."""
     iterations: int = 25
     """Upper limit of passes a composite solver makes over a block."""
-    closing_iterations: int = 40
-    """Upper limit of passes over the whole path, for each start and aim of the closing step."""
+    path_iterations: int = 40
+    """Upper limit of passes over the whole path, for each start and aim, where the target is an output."""
     tolerance: float = 1e-6
     """Relative CCP residual at which a composite solve stops."""
-    closed: float | None = None
-    """Instead: the share of a block's residual that may be left, for targets that have to be quick."""
     memory: int = 10
     """Pairs the secant solver keeps per sample."""
     jacobian_entries: int = 90_000
@@ -115,10 +113,56 @@ class SolverOptions:
             raise OptionError(f"unknown convolution solver {self.conv!r}: there are {', '.join(CONV_SOLVERS)}")
         if self.fill not in ("residual", "zeros"):
             raise OptionError(f"SolverOptions.fill must be residual or zeros, got {self.fill!r}")
-        numbers = [
-            f.name for f in fields(self) if f.name not in ("dtype", "composite", "large", "conv", "fill", "closed")
-        ]
-        _require_positive(self, *numbers, *(["closed"] if self.closed is not None else []))
+        numbers = [f.name for f in fields(self) if f.name not in ("dtype", "composite", "large", "conv", "fill")]
+        _require_positive(self, *numbers)
+
+
+@dataclass(frozen=True)
+class NearestOptions:
+    """How the nearest winning feature is looked for (``frpt.solvers.nearest``).
+
+    The numbers were chosen on MNIST's and CIFAR-10's SimpleCNN and on CREPE, where none of them is critical
+    (``benchmarks/nearest.py``).
+    """
+
+    competitors: int = 3
+    """Classes whose gradients are kept for each sample."""
+    steps: int = 30
+    """Most forward and backward passes from one start."""
+    patience: int = 3
+    """Steps in a row that may win little before a sample whose label wins is done."""
+    persistence: int = 10
+    """Steps in a row that may bring the label no nearer to winning before a start is given up."""
+    stride: float = 0.5
+    """Longest step, in norms of the anchor."""
+    gain: float = 5e-3
+    """Share of the distance a step has to win to count."""
+    beyond: float = 0.05
+    """How far a step goes beyond the linearised boundary, as a share of its length, before the label has won."""
+    polish_beyond: float = 5e-3
+    """The same once it has."""
+    halved: float = 0.7
+    """A step that leaves more than this share of what the label lacks is slow, and"""
+    shrink: float = 0.3
+    """the next step's centre lies that much nearer to where the sample is than to the anchor."""
+    rounds: int = 3
+    """Most looks, in a step, at which entries are held on the bound of their range."""
+    shorten: float = 0.02
+    """The last stretch that bisection looks at, as a share of the way."""
+    bisections: int = 4
+    probes: int = 48
+    """Where no step makes the label win: random points to start again from, the best of them,"""
+    radii: tuple[float, ...] = (0.3, 1.0, 2.0, 4.0)
+    """so many norms of the anchor away."""
+    farthest: float = 10.0
+    """Norms of the anchor within which a target has to lie; one farther away is no feature this layer would produce."""
+    together: int = 128
+    """Most samples in a pass: more are no faster on a CPU."""
+    budget: int = 2**30
+    """Bytes that the gradients and steps of the samples in a pass may take."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, *(f.name for f in fields(self) if f.name not in ("radii", "probes")))
 
 
 @dataclass(frozen=True)
@@ -133,22 +177,19 @@ class Preset:
     blocks: str = "finest"
     ranges: bool = True
     """Keep a target inside the range of the op that has to produce it (a ReLU's is never negative)."""
-    closing: float | None = 0.01
-    """After the walk, correct the layer until the output's residual is this share of what it was; None: leave the walk.
-
-    Unit by unit, a wide target behind a narrow layer (case II) is out of reach; for the whole path it hardly is.
-    """
-    lost: float = math.inf
-    """Share of a sample's residual left by a unit above which it is lost; set by walks that end in a closing step."""
+    nearest: NearestOptions | None = NearestOptions()
+    """Solve the path from the layer to the output as a whole, from the anchor; None: op by op, as the paper does."""
+    stop_at: float = 1e-3
+    """Share of the output's residual that may be left where the target is an output and not a label that shall win."""
 
 
 PRESETS = {
     "default": Preset("default"),
     "online": Preset(
         "online",
-        solver=SolverOptions(dtype=torch.float32, composite="few_outputs", iterations=10, closed=0.2),
-        blocks="path",
-        closing=None,
+        solver=SolverOptions(dtype=torch.float32, iterations=10),
+        nearest=NearestOptions(steps=8, patience=1, bisections=2, probes=0),
+        stop_at=0.2,
     ),
     "paper": Preset(
         "paper",
@@ -164,7 +205,7 @@ PRESETS = {
         rules="paper",
         blocks="stages",
         ranges=False,
-        closing=None,
+        nearest=None,
     ),
 }
 

@@ -1,21 +1,24 @@
-"""What a reconstruction returns: the target feature, and one report per reverse unit."""
+"""What a reconstruction returns: the target feature, and of a walk one report per reverse unit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from frpt.graph.plan import Unit, table
+from frpt.samples import Samples, relative
 from frpt.solvers.base import Solution
 
 
 @dataclass(frozen=True)
 class UnitReport:
-    """How one unit went, per sample of the batch; zero for samples it was not solved for.
+    """How one unit of a walk went, per sample of the batch; zero for samples it was not solved for.
 
-    solved: those that need a correction and that the units before did not lose.
+    solved: those that need a correction.
     ccp_before, ccp: ‖Φ(a) − t‖/‖t‖ at the anchor and at the solution. deviation: ‖a − â‖/‖â‖. All: (b,).
     """
 
@@ -52,13 +55,29 @@ class UnitReport:
         )
 
 
-@dataclass(frozen=True)
+def deviation_of(samples: Samples, target: Tensor, anchor: Tensor) -> Tensor:
+    """‖target − anchor‖/‖anchor‖ of every sample: (b,)."""
+    return relative(samples.norm(target.double() - anchor.double()), samples.norm(anchor))
+
+
+@dataclass(frozen=True, eq=False)
 class Reconstruction:
     """The feature a layer should have produced.
 
-    target, anchor: like the layer's output, the reconstructed and the forward feature. deviation: (b,), relative.
-    corrected: (b,) bool, the samples whose output target differs from the forward output. closed: (b,), the share of
-    the output's residual that is gone when the network runs on from the target. units: output first.
+    Attributes:
+        layer: its name.
+        target: the reconstructed feature, like the layer's output; the anchor itself, bit for bit, for samples that
+            need no correction and for those whose label cannot be made to win.
+        anchor: the recorded feature.
+        deviation: (b,), ‖target − anchor‖/‖anchor‖.
+        corrected: (b,) bool, the samples whose label does not win by itself (or whose output target is not met).
+        closed: (b,), the share of the output's residual that is gone when the network runs on from the target: for
+            labels the distance to the nearest output in which they win, else the distance to the output target.
+        share: (b,), the share of a sample's labels that win when the network runs on from the target; None where labels
+            are no class ids.
+        reference_deviation: (b,), the same as ``deviation`` in the reference's metric: how many standard deviations of
+            the layer's own variation the target lies from the anchor, per entry; None without a reference.
+        passes: (b,), forward and backward passes spent on each sample; a forward pass alone counts 0.35.
     """
 
     layer: str
@@ -67,32 +86,62 @@ class Reconstruction:
     deviation: Tensor
     corrected: Tensor
     closed: Tensor
-    units: tuple[UnitReport, ...]
+    share: Tensor | None = None
+    reference_deviation: Tensor | None = None
+    passes: Tensor | None = None
+    walk: Callable[[], tuple[UnitReport, ...]] = field(default=tuple, repr=False)
+
+    @cached_property
+    def units(self) -> tuple[UnitReport, ...]:
+        """One report for each op of the walk back, output first, with its consistency and deviation.
+
+        Of the paper's preset it is how the target was made. Of others it is an explanation that is made when asked for:
+        what an op-by-op walk would do with the same labels.
+        """
+        return self.walk()
+
+    @property
+    def wins(self) -> Tensor:
+        """(b,) bool: the network run on from the target predicts the label, strictly (every label of several).
+
+        For an output target instead of labels: less than a hundredth of the output's residual is left.
+        """
+        return self.closed > 0.99 if self.share is None else self.share == 1
 
     def __str__(self) -> str:
         count, batch = int(self.corrected.sum()), len(self.corrected)
         head = f"{self.layer!r}: {count} of {batch} samples corrected"
         if count == 0:
             return head + ", the others had their target already"
-        mean = float(self.deviation[self.corrected].mean())
-        share = float(self.closed[self.corrected].mean())
-        head += f", mean relative deviation {mean:.3g}, {100 * share:.1f} % of the output's residual closed"
-        if not self.units:
-            return head
-        columns = ("unit", "op", "rule", "CCP before", "CCP after", "deviation", "fallback", "iterations")
-        rows = []
-        for u in self.units:
-            mine = u.solved
-            rows.append(
-                (
-                    u.name,
-                    u.op,
-                    u.rule,
-                    f"{float(u.ccp_before[mine].mean()):.1e}",
-                    f"{float(u.ccp[mine].mean()):.1e}",
-                    f"{float(u.deviation[mine].mean()):.1e}",
-                    f"{int(u.fallback[mine].sum())}/{int(mine.sum())}",
-                    f"{float(u.iterations[mine].double().mean()):.0f}",
-                )
+        wins = self.wins & self.corrected
+        if self.share is None:
+            closed = float(self.closed[self.corrected].mean())
+            head += f", {100 * closed:.1f} % of the output's residual closed"
+        else:
+            head += f", the label wins in {int(wins.sum())}"
+            if bool((self.share[self.corrected] % 1 > 0).any()):
+                head += f" ({100 * float(self.share[self.corrected].mean()):.1f} % of the labels)"
+        head += f", mean deviation {float(self.deviation[self.corrected].mean()):.3g}"
+        if self.reference_deviation is not None:
+            head += f" ({float(self.reference_deviation[self.corrected].mean()):.3g} in the reference's metric)"
+        stuck = self.corrected & ~wins & (self.deviation == 0)
+        if self.share is not None and bool(stuck.any()):
+            head += (
+                f"\nfor {int(stuck.sum())} no feature of this layer within the gate's bounds makes the label win: "
+                "their target is the anchor"
             )
-        return head + "\n" + table(columns, rows)
+        return head + ("\n" + unit_table(self.units) if self.__dict__.get("units") else "")
+
+
+def unit_table(units: Sequence[UnitReport]) -> str:
+    """One line for each unit of a walk, means over the samples it was solved for."""
+    columns = ("unit", "op", "rule", "CCP before", "CCP after", "deviation", "fallback", "iterations")
+    rows = [
+        (
+            u.name, u.op, u.rule, f"{float(u.ccp_before[u.solved].mean()):.1e}", f"{float(u.ccp[u.solved].mean()):.1e}",
+            f"{float(u.deviation[u.solved].mean()):.1e}", f"{int(u.fallback[u.solved].sum())}/{int(u.solved.sum())}",
+            f"{float(u.iterations[u.solved].double().mean()):.0f}",
+        )
+        for u in units
+    ]  # fmt: skip
+    return table(columns, rows)

@@ -62,7 +62,7 @@ class Record:
             anchor = self.values[unit.source]
             a = samples.back(samples.front(anchor).index_copy(0, index, samples.front(a)))
         else:
-            size = usual_size(count)
+            size = usual_size(count, self.batch)
             a, index = samples.extended(a, size), Samples().extended(index, size)
         batch = self.batch if whole else len(index)
         env: dict[Node, Any] = {unit.source: a}
@@ -105,7 +105,12 @@ def needed(captured: Captured, keep: set[Node], known: set[Node]) -> list[Node]:
     return [n for n in captured.nodes if n in found]
 
 
-def usual_size(count: int) -> int:
-    """The next of a few batch sizes, 8 from a power of two to the next: what a backend makes for a size, it keeps."""
-    step = 1 << max((count - 1).bit_length() - 4, 0)
+def usual_size(count: int, batch: int) -> int:
+    """The next of a few batch sizes, 4 from a power of two to the next: what a backend makes for a size, it keeps.
+
+    At least 8 (or all samples there are) and a multiple of 4: of such sizes the kernels give each sample the same bits,
+    so that a sample does not depend on how many of its companions are still at work.
+    """
+    count = max(count, min(batch, 8))
+    step = max(1 << max((count - 1).bit_length() - 3, 0), 4) if count > 8 else 1
     return -(-count // step) * step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, overload
 
@@ -22,6 +21,7 @@ from frpt.presets import Preset
 from frpt.presets import preset as preset_of
 from frpt.reconstruction import Reconstruction
 from frpt.record import Record
+from frpt.reverse.nearest import Nearest
 from frpt.rules import rule_for
 from frpt.samples import Samples
 from frpt.walk import Network, Walk, check_weights, pads_next, planned_call
@@ -35,8 +35,8 @@ class Reverser:
     preset: "default", "paper", "online" (quick, for every training step) or a ``Preset``.
     embed: how labels become targets, by name or a function (output, y). margin: by how much the label shall win.
     class_dim: the output's class axis where shapes leave it open.
-    blocks: "finest" cut points, "stages" (residual and attention modules whole), "path" (the whole path as one block),
-    or module patterns to keep whole.
+    blocks: of a walk op by op: "finest" cut points, "stages" (residual and attention modules whole), or module patterns
+    to keep whole.
     """
 
     def __init__(
@@ -112,6 +112,11 @@ class Reverser:
         inside = [] if samples == Samples() else [samples.outer, samples.inner]
         return tuple(int(n) for n in [*shape[: samples.dim], *inside, *shape[samples.dim + 1 :]])
 
+    def interval(self, at: str) -> tuple[float, float]:
+        """The smallest and the largest value that the op before the layer can produce."""
+        within = self._example.range(self._example.names[at], self.preset)
+        return within.low, within.high
+
     def node(self, at: str, inputs: Inputs | None = None) -> tuple[Captured, Node]:
         """The captured graph of some inputs (the example's), and the layer's node in it."""
         found = self._example if inputs is None else self._capture(inputs)
@@ -139,20 +144,42 @@ class Reverser:
         inputs = Inputs.of(x, kwargs)
         inputs.check_finite()
         warn_if_training(self.model)
-        with self.walking(inputs, y, [at] if isinstance(at, str) else at) as (walk, plans):
-            results = {plan.layer: walk.to(plan) for plan in plans}
+        with eval_mode(self.model), torch.no_grad():
+            found = self._capture(inputs)
+            plans = [self._plan(found, name) for name in ([at] if isinstance(at, str) else at)]
+            solver = self._solver(found, inputs, plans, torch.as_tensor(y))
+            results = {plan.layer: solver.to(plan) for plan in plans}
         return results[at] if isinstance(at, str) else results
 
+    def explain(self, x: InputLike, y: Tensor, at: str, *, kwargs: Mapping[str, Any] | None = None) -> Reconstruction:
+        """The walk back to a layer op by op, whatever the preset answers: each op's consistency and deviation.
+
+        Its target is what the walk ends with, the paper's answer with the preset's rules; print it for the table.
+        """
+        inputs = Inputs.of(x, kwargs)
+        inputs.check_finite()
+        with self.walking(inputs, y, [at]) as (walk, (plan,)):
+            return walk.to(plan)
+
     @contextmanager
-    def walking(
-        self, inputs: Inputs, y: Tensor, layers: Sequence[str], closing: bool = True
-    ) -> Iterator[tuple[Walk, list[Plan]]]:
-        """A batch recorded, with the plans to some layers; closing: with the step that ends a walk, if there is one."""
+    def walking(self, inputs: Inputs, y: Tensor, layers: Sequence[str]) -> Iterator[tuple[Walk, list[Plan]]]:
+        """A batch recorded, with the plans to some layers, to be walked back op by op."""
         with eval_mode(self.model), torch.no_grad():
             found = self._capture(inputs)
             plans = [self._plan(found, name) for name in layers]
-            preset = self.preset if closing else replace(self.preset, closing=None)
-            yield Walk(found, preset, self.embedder, inputs, plans, torch.as_tensor(y)), plans
+            yield Walk(found, self.preset, self.embedder, inputs, plans, torch.as_tensor(y)), plans
+
+    def _solver(
+        self,
+        found: Network,
+        inputs: Inputs,
+        plans: Sequence[Plan],
+        y: Tensor,
+        known: Mapping[Node, Tensor] | None = None,
+    ) -> Walk | Nearest:
+        """The batch recorded, and how the preset answers for it."""
+        kind = Walk if self.preset.nearest is None else Nearest
+        return kind(found, self.preset, self.embedder, inputs, plans, y, known)
 
     def reconstruct_from(
         self, x: InputLike, y: Tensor, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None
@@ -165,8 +192,7 @@ class Reverser:
         with eval_mode(self.model), torch.no_grad():
             found = self._capture(inputs)
             plan = self._plan(found, at)
-            walk = Walk(found, self.preset, self.embedder, inputs, [plan], torch.as_tensor(y), {plan.at: value})
-            return walk.to(plan)
+            return self._solver(found, inputs, [plan], torch.as_tensor(y), {plan.at: value}).to(plan)
 
     def run(self, x: InputLike, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None) -> Tensor:
         """The model's output if the layer ``at`` had produced ``value``, all else as the forward pass has it."""

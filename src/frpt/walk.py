@@ -20,21 +20,15 @@ from frpt.graph.names import Names
 from frpt.graph.plan import Plan, Unit
 from frpt.graph.ranges import ALL, ranges
 from frpt.presets import Preset
-from frpt.reconstruction import Reconstruction, UnitReport
+from frpt.reconstruction import Reconstruction, UnitReport, deviation_of
 from frpt.record import Record
 from frpt.rules import rule_for
 from frpt.rules.conv import absorbs
 from frpt.rules.registry import Call, Site, bind
 from frpt.samples import relative
 from frpt.solvers.base import UNBOUNDED, Measure, Range, Solution
-from frpt.solvers.closing import Project, close
-from frpt.solvers.composite import BlockFunction, Problem, chosen, row_norm, solve
+from frpt.solvers.composite import BlockFunction, Problem, chosen, solve
 from frpt.solvers.stationary import SAMPLES, Stationary, learn
-
-_LOST = 0.3
-"""With a closing step: a unit that leaves more of a sample's residual has lost it; going on from there would miss."""
-_SLIGHT = 1e-3
-"""Relative residual that is never a loss."""
 
 
 class Network:
@@ -46,9 +40,14 @@ class Network:
         self.typical = inputs.first(SAMPLES) if captured.dynamic else inputs
         self.names = Names(captured)
         self.plans: dict[str, Plan] = {}
-        self.ranges = ranges(captured.nodes)
+        self._ranges = ranges(captured.nodes)
         self.prepared: dict[tuple[Node, Node], dict[str, tuple[Any, Any]]] = {}
         self._stationary: dict[tuple[Node, Node], Stationary | None] = {}
+
+    def range(self, node: Node, preset: Preset) -> Range:
+        """The interval of values that a node's op can produce, where the preset keeps to it."""
+        low, high = self._ranges.get(node, ALL)
+        return Range(low, high) if preset.ranges else UNBOUNDED
 
     def stationary(self, unit: Unit) -> Stationary | None:
         """The average derivative of a block, learnt once from the example inputs, so that no batch changes another."""
@@ -62,7 +61,7 @@ class Network:
 
 
 class Walk:
-    """One batch: the record of its forward pass, its output target, and the way back to any planned layer."""
+    """One batch op by op: the record of its forward pass, its output target, and the way back to any planned layer."""
 
     def __init__(
         self,
@@ -78,113 +77,59 @@ class Walk:
         self.found = found
         self.captured = found.captured
         self.batch = inputs.batch
-        units = [u for p in plans for u in (*p.units, *([p.whole] if p.whole else []))]
-        nodes = {n for u in units for n in (u.source, u.sink, *u.side)}
+        nodes = {n for p in plans for u in p.units for n in (u.source, u.sink, *u.side)}
         keep = nodes | {p.at for p in plans} | {self.captured.output}
         self.record = Record(self.captured, inputs, keep, known)
         self.values = self.record.values
         output = self.values[self.captured.output]
-        self._check_finite({n for p in plans for n in (p.at, *(u.sink for u in p.units))})
+        check_finite(self.record, {n for p in plans for n in (p.at, *(u.sink for u in p.units))})
         self.embedder, self.y = embedder, y.to(output.device)
-        self.target = target = self._embed(output)
+        self.target = target = embedder(output, self.y)
         samples = self.record.samples(self.captured.output)
         self.corrected = samples.rows(target != output).any(1)
         self.index = self.corrected.nonzero().squeeze(1)
         self.dtype = self.preset.solver.dtype
         self.start = samples.take(target, self.index).to(self.dtype)
         self._reports: dict[tuple[Node, ...], UnitReport] = {}
-        self._targets: dict[tuple[Node, ...], tuple[Tensor, Tensor]] = {
-            (self.captured.output,): (self.start, self.index)
-        }
-        closes = preset.closing is not None and all(p.closable for p in plans if p.whole is not None)
-        self.preset = replace(preset, lost=_LOST) if closes else preset
+        self._targets: dict[tuple[Node, ...], Tensor] = {(self.captured.output,): self.start}
 
     def to(self, plan: Plan) -> Reconstruction:
-        """Walk back along a plan; parts of the way another plan has gone are not walked again.
-
-        Samples that the walk loses on the way are left to the closing step, where there is one.
-        """
-        key: tuple[Node, ...] = (self.captured.output,)
-        reports = []
-        for unit in plan.units:
-            (target, index), key = self._targets[key], (*key, unit.source)
-            if len(index) == 0:
-                break
-            if key not in self._targets:
-                solution = self.solve(unit, target, index)
-                lost = (solution.ccp > self.preset.lost * solution.ccp_before) & (solution.ccp > _SLIGHT)
-                rows = (~lost).nonzero().squeeze(1)
-                self._targets[key] = (self.record.samples(unit.source).take(solution.value, rows), index[rows])
-                self._reports[key] = UnitReport.of(unit, solution, index, self.batch)
-            reports.append(self._reports[key])
-        anchor = self.values[plan.at]
-        samples = self.record.samples(plan.at)
-        if len(self.index) == 0:
-            none = torch.zeros(self.batch, dtype=torch.float64, device=anchor.device)
-            return Reconstruction(plan.layer, anchor.clone(), anchor, none, self.corrected, none + 1, ())
-        target, closed, report = self._close(plan, self._walked(plan, key))
-        target = samples.put(anchor, self.index, target)
-        deviation = relative(samples.norm(target.double() - anchor.double()), samples.norm(anchor))
-        share = torch.ones_like(deviation).index_copy(0, self.index, closed)
-        reports += [] if report is None else [report]
-        return Reconstruction(plan.layer, target, anchor, deviation, self.corrected, share, tuple(reports))
-
-    def _walked(self, plan: Plan, key: tuple[Node, ...]) -> Tensor:
-        """What the walk ended with, for all samples to be corrected; the anchor where it lost one."""
-        found, index = self._targets.get(key, (None, self.index[:0]))
-        if found is None or len(index) == 0:
-            return self.record.taken(plan.at, self.index).to(self.dtype)
-        samples = self.record.samples(plan.at)
-        rows = torch.searchsorted(self.index, index)
-        return samples.put(self.record.taken(plan.at, self.index).to(self.dtype), rows, found)
-
-    def _close(self, plan: Plan, found: Tensor) -> tuple[Tensor, Tensor, UnitReport | None]:
-        """Run on from the feature found, and correct it where the output is not yet what was asked for.
-
-        Returns the feature, the share of the output's residual that is closed (k,), and the report of the correction.
-        """
-        path = plan.whole
-        if path is None:
-            return found, torch.ones(len(self.index), dtype=torch.float64, device=found.device), None
-        problem, at, block = self._problem(path, self.start, self.index, self.preset.closing)
-        limit = self.preset.solver.closing_iterations
-        problem = replace(problem, options=replace(problem.options, iterations=limit))
-        everyone = torch.arange(len(self.index), device=found.device)
-        start = at.input.front(found).to(problem.anchor.dtype)
-        reached = block(start, everyone)
-        before, after = row_norm(problem.target - problem.output), row_norm(problem.target - reached)
-        exact = not any(u.composite for u in plan.units)
-        if self.preset.closing is None or not plan.closable or (exact and bool((after <= problem.enough).all())):
-            return found, 1 - relative(after, before), None
-        answer, reached = close(problem, (start, reached), self._project(at), exact)
-        value = at.input.back(answer.value).to(self.dtype)
-        solution = Solution.of(value, len(start), answer.fallback, answer.iterations).checked(path.where)
-        solution = solution.measured(
-            self.record.taken(path.source, self.index),
-            self.record.taken(path.sink, self.index),
-            at.output.back(reached),
-            self.start,
-            at,
+        """Walk back along a plan; parts of the way another plan has gone are not walked again."""
+        anchor, samples = self.values[plan.at], self.record.samples(plan.at)
+        reports, found = self.units(plan)
+        target = anchor.clone() if len(self.index) == 0 else samples.put(anchor, self.index, found)
+        output, out = self.values[self.captured.output], self.record.samples(self.captured.output)
+        reached = output
+        if plan.whole is not None and len(self.index):
+            after = self.record.run(plan.whole, samples.take(target, self.index), self.index)
+            reached = out.put(output, self.index, after)
+        before = out.norm(self.target.double() - output.double())
+        left = out.norm(self.target.double() - reached.double())
+        made = Reconstruction(
+            layer=plan.layer,
+            target=target,
+            anchor=anchor,
+            deviation=deviation_of(samples, target, anchor),
+            corrected=self.corrected,
+            closed=torch.where(self.corrected, 1 - relative(left, before), 1.0),
+            share=self.embedder.share(reached, self.y),
+            walk=lambda: tuple(reports),
         )
-        report = UnitReport.of(path, solution, self.index, self.batch)
-        left = row_norm(problem.target - reached)
-        if (project := self._project(at)) is not None:
-            left = torch.minimum(left, row_norm(reached - project(reached, everyone)))
-        return value, 1 - relative(left, before), report
+        assert made.units is not None  # they are there already: printed with the rest
+        return made
 
-    def _project(self, at: Measure) -> Project | None:
-        """Outputs in which the label wins are all acceptable, and the nearest embedding projects onto them."""
-        if self.embedder.how != "nearest" or self.y.is_floating_point():
-            return None
-
-        def project(out: Tensor, rows: Tensor) -> Tensor:
-            return at.output.front(self._embed(at.output.back(out), self.index[rows])).to(out)
-
-        return project
-
-    def _embed(self, output: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The output target of the whole batch, or of the samples ``rows``."""
-        return self.embedder(output, self.y if rows is None else self.y[rows])
+    def units(self, plan: Plan) -> tuple[list[UnitReport], Tensor]:
+        """The report of every unit down to a layer, and the targets there of the samples to be corrected."""
+        key: tuple[Node, ...] = (self.captured.output,)
+        reports: list[UnitReport] = []
+        for unit in plan.units if len(self.index) else ():
+            target, key = self._targets[key], (*key, unit.source)
+            if key not in self._targets:
+                solution = self.solve(unit, target, self.index)
+                self._targets[key] = solution.value
+                self._reports[key] = UnitReport.of(unit, solution, self.index, self.batch)
+            reports.append(self._reports[key])
+        return reports, self._targets[key]
 
     def solve(self, unit: Unit, target: Tensor, index: Tensor) -> Solution:
         """One unit, for the samples ``index``."""
@@ -196,7 +141,13 @@ class Walk:
         if call is not None and (rule := rule_for(call, self.preset.rules)) is not None:
             cache = self.found.prepared.setdefault((unit.source, unit.sink), {})
             site = Site.of(
-                call, anchor.to(self.dtype), output.to(self.dtype), self.preset, at, self._range(unit.source), cache
+                call,
+                anchor.to(self.dtype),
+                output.to(self.dtype),
+                self.preset,
+                at,
+                self.found.range(unit.source, self.preset),
+                cache,
             )
             solution = rule.solve(site, target)
             after = call.forward(solution.value.to(anchor.dtype))
@@ -217,30 +168,15 @@ class Walk:
         value = at.input.back(answer.value).to(self.dtype)
         return Solution.of(value, len(answer.value), answer.fallback, answer.iterations), after
 
-    def _problem(
-        self, unit: Unit, target: Tensor, index: Tensor, closed: float | None = None
-    ) -> tuple[Problem, Measure, BlockFunction]:
+    def _problem(self, unit: Unit, target: Tensor, index: Tensor) -> tuple[Problem, Measure, BlockFunction]:
         """A unit as a problem with samples first, evaluated in the model's precision (float32 between steps)."""
         fn, anchor, output, at = self.record.block(unit, index)
         wanted = at.output.front(target).to(anchor.dtype)
-        within = self._range(unit.source)
-        share = self.preset.solver.closed if closed is None else closed
+        within = self.found.range(unit.source, self.preset)
         problem = Problem(
-            fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within,
-            repeats=self.captured.dynamic, closed=share,
-        )  # fmt: skip
+            fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within, repeats=self.captured.dynamic
+        )
         return problem, at, fn
-
-    def _range(self, node: Node) -> Range:
-        low, high = self.found.ranges.get(node, ALL)
-        return Range(low, high) if self.preset.ranges else UNBOUNDED
-
-    def _check_finite(self, nodes: set[Node]) -> None:
-        try:
-            self.record.check_finite(nodes)
-        except NonFiniteError:
-            check_weights(self.captured.model)
-            raise
 
 
 def planned_call(unit: Unit, value_of: Any) -> Call | None:
@@ -284,6 +220,15 @@ def pads_next(node: Node) -> bool:
 
 def _items(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
+
+
+def check_finite(record: Record, nodes: set[Node]) -> None:
+    """Refuse a forward pass with NaN or infinity; where a weight is the cause, name it."""
+    try:
+        record.check_finite(nodes)
+    except NonFiniteError:
+        check_weights(record.captured.model)
+        raise
 
 
 def check_weights(model: nn.Module) -> None:

@@ -78,8 +78,9 @@ def layer(rng: np.random.Generator, i: int, classes: int, spec: tuple[str, Kind,
     by_channel = shares(rng, classes, width) if classes else np.zeros((0, width))
     by_channel[1:2] = 0
     return LayerFinding(
-        name, shape, kind, 2 * i + 1, 0.12 + 0.09 * i, 0.99 - 0.04 * i, by_class, shares(rng, width), by_channel,
-        positions, fault=float(np.exp(-((i - 2) ** 2) / 2)), bound=0.02 * 4.0**i,
+        name, shape, kind, 2 * i + 1, 0.12 + 0.09 * i, 0.4 + 0.1 * i, 0.98 - 0.04 * i, 0.99 - 0.04 * i, by_class,
+        shares(rng, width), by_channel,
+        positions, fault=float(np.exp(-((i - 2) ** 2) / 2)), sensitivity=0.02 * 4.0**i,
     )  # fmt: skip
 
 
@@ -149,7 +150,9 @@ def diagnosis(
         "advice": Advice(names[:3], "Beyond layer3 the bound passes 0.5: half of the correction may be error."),
         "confusion": confusion,
         "pairs": pairs,
-        "samples": SampleTable(np.arange(samples), label, predicted, corrected, deviation, closed),
+        "samples": SampleTable(
+            np.arange(samples), label, predicted, corrected, deviation, 3 * deviation, closed > 0.9, closed
+        ),
         "gallery": specimens,
     }
     return Diagnosis(**{**fields, **changes})

@@ -39,7 +39,8 @@ def _layer(g: np.random.Generator, name: str, depth: int, deviation: float) -> L
     per_class[2] = 0
     where = _shares(g, math.prod(positions)).reshape(positions) if positions else np.zeros(0)
     return LayerFinding(
-        name, shape, KINDS[name], depth, deviation, 1 - 0.1 * depth, by_class, _shares(g, channels), per_class,  # type: ignore
+        name, shape, KINDS[name], depth, deviation, 3 * deviation, 1 - 0.05 * depth, 1 - 0.1 * depth, by_class,  # type: ignore
+        _shares(g, channels), per_class,
         where, float(g.uniform()), 0.05 * 4.0**depth,
     )  # fmt: skip
 
@@ -87,7 +88,7 @@ def diagnosis(seed: int = 0) -> Diagnosis:
         )
         for i in (1, 4)
     )  # fmt: skip
-    table = SampleTable(np.arange(20, 32), label, predicted, wrong, deviation, closed)
+    table = SampleTable(np.arange(20, 32), label, predicted, wrong, deviation, 3 * deviation, closed > 0.8, closed)
     return Diagnosis(
         "SmallNet", "default", NAMES, "accuracy", float((~wrong).mean()), found, units,
         ("stage2", "head", "encoder.3"), Advice(("head", "encoder.3"), "their bounds stay below 1"), confusion, (pair,),

@@ -216,7 +216,7 @@ def test_thousand_classes_are_cut_and_say_so(tmp_path: Path) -> None:
 
 def test_numbers_that_are_none(tmp_path: Path) -> None:
     d = made.diagnosis()
-    bad = {"deviation": math.nan, "closed": math.inf, "fault": -math.inf, "bound": math.inf}
+    bad = {"deviation": math.nan, "closed": math.inf, "fault": -math.inf, "sensitivity": math.inf}
     layers = tuple(dataclasses.replace(f, **bad) for f in d.layers)
     units = tuple(dataclasses.replace(u, bound=math.nan, rho=math.inf) for u in d.units)
     found = Page(

@@ -109,7 +109,7 @@ def small(**options: Any) -> Diagnosis:
 
 def no_number() -> Diagnosis:
     d, nan = small(), math.nan
-    missing = {"deviation": nan, "closed": nan, "fault": nan, "bound": nan}
+    missing = {"deviation": nan, "closed": nan, "fault": nan, "sensitivity": nan, "wins": nan}
     layers = tuple(dataclasses.replace(f, **missing, positions=f.positions * nan) for f in d.layers)
     return dataclasses.replace(
         d, layers=layers, score=nan, units=tuple(dataclasses.replace(u, bound=nan) for u in d.units)

@@ -16,7 +16,7 @@ import frpt
 from tests.models import mlp
 
 COUNT = 72
-QUICK = frpt.Preset("quick", ranges=False, closing=None)
+QUICK = frpt.Preset("quick", ranges=False, nearest=None)
 
 
 def model() -> nn.Module:

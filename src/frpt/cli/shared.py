@@ -48,7 +48,7 @@ def picker(output: str | None) -> str | int | None:
 
 def patterns(blocks: str | None) -> str | list[str] | None:
     """``--blocks``: a word, or module patterns separated by commas."""
-    return blocks.split(",") if blocks and blocks not in ("finest", "stages", "path") else blocks
+    return blocks.split(",") if blocks and blocks not in ("finest", "stages") else blocks
 
 
 def loaded(model: nn.Module, weights: Path) -> nn.Module:

@@ -25,13 +25,15 @@ class LayerFinding:
 
     name: as ``Reverser.layers`` has it. shape: of one sample. kind: a "map" has channels and positions in space (1 to 3
     axes), "tokens" has channels per token, a "vector" neither. depth: reverse units between the output and the layer.
-    deviation: mean of ‖a* − â‖/‖â‖. closed: mean share of the output's residual gone when the network runs on from a*.
+    deviation: mean of ‖a* − â‖/‖â‖; reference_deviation: the same in the reference's metric, NaN without one.
+    wins: share of the samples for which the network run on from a* predicts the label (or meets the output target).
+    closed: mean share of the output's residual gone when the network runs on from a*.
     by_class: (classes,) mean deviation of the samples of a class; NaN where none needs a correction.
     channels: (channels,) share of the squared correction ‖a* − â‖² each channel carries, mean over samples; sums to 1.
     channels_by_class: (classes, channels), the same for the samples of a class; zeros where there are none.
     positions: (h, w), (length,) or (tokens,): the same share per position; size 0 for a vector.
     fault: how much the layer looks like the place where the network goes wrong, see ``diagnose/ranking.py``.
-    bound: Theorem 2's bound on the error of the walk's a*, relative to ‖a* − â‖: 1 means it may be all error.
+    sensitivity: how much the correction a* − â changes, relative to its size, from a feature moved by a tenth of it.
     """
 
     name: str
@@ -39,18 +41,20 @@ class LayerFinding:
     kind: Kind
     depth: int
     deviation: float
+    reference_deviation: float
+    wins: float
     closed: float
     by_class: Array
     channels: Array
     channels_by_class: Array
     positions: Array
     fault: float
-    bound: float
+    sensitivity: float
 
 
 @dataclass(frozen=True)
 class UnitFinding:
-    """One step of the reverse path to the deepest layer, measured on some of the samples that need a correction.
+    """One op of a walk back to the deepest layer, measured on some of the samples that need a correction.
 
     name, path, op, rule: as in the plan. layer: the diagnosed layer this unit arrives at, "" if none.
     ccp_before, ccp, worst: ‖Φ(a) − t‖/‖t‖ at the anchor, at the solution (means) and at the worst sample.
@@ -124,13 +128,18 @@ class Specimen:
 
 @dataclass(frozen=True, eq=False)
 class SampleTable:
-    """Numbers per sample. index, label, predicted: (n,) int; corrected: (n,) bool; deviation, closed: (n, layers)."""
+    """Numbers per sample. index, label, predicted: (n,) int; corrected: (n,) bool; the rest: (n, layers).
+
+    reference_deviation: NaN without a reference.
+    """
 
     index: Array
     label: Array
     predicted: Array
     corrected: Array
     deviation: Array
+    reference_deviation: Array
+    wins: Array
     closed: Array
 
     def __len__(self) -> int:

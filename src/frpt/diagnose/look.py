@@ -160,7 +160,9 @@ class Look:
         wrong, result = table.corrected, []
         for i, name in enumerate(self.layers):
             tally = self.tallies[name]
-            moved, closed = table.deviation[wrong, i], table.closed[wrong, i]
+            moved, inside, wins, closed = (
+                column[wrong, i] for column in (table.deviation, table.reference_deviation, table.wins, table.closed)
+            )
             result.append(
                 LayerFinding(
                     name=name,
@@ -168,13 +170,15 @@ class Look:
                     kind=tally.where.kind,
                     depth=len(self.rev.plan(name)),
                     deviation=float(moved.mean()) if len(moved) else 0.0,
+                    reference_deviation=float(inside.mean()) if len(inside) else 0.0,
+                    wins=float(wins.mean()) if len(wins) else 1.0,
                     closed=float(closed.mean()) if len(closed) else 1.0,
                     by_class=_by_class(moved, table.label[wrong], len(self.class_names)),
                     channels=tally.mean_channels(),
                     channels_by_class=tally.mean_by_class(),
                     positions=tally.mean_positions(),
                     fault=faults[name],
-                    bound=found.bounds[name],
+                    sensitivity=found.sensitivity[name],
                 )
             )
         return tuple(result)

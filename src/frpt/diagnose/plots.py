@@ -89,7 +89,7 @@ def classes(d: Diagnosis, path: Where = None) -> Figure:
 
 @drawn
 def trust(d: Diagnosis, path: Where = None) -> Figure:
-    """Theorem 2's bound on the error of the target along the reverse path, relative to the correction itself."""
+    """Theorem 2's bound on the error of an op-by-op walk, relative to the correction itself."""
     if not d.units:
         raise OptionError("this diagnosis has no reverse path: only the output was diagnosed")
     bounds = np.array([u.bound for u in d.units], float)
@@ -115,9 +115,11 @@ def trust(d: Diagnosis, path: Where = None) -> Figure:
     few = len(d.units) <= _LABELLED
     names = [f"{u.name}  [{u.layer}]" if u.layer else u.name if few else "" for u in d.units]
     listed(ax, names, {n for n, u in zip(names, d.units, strict=True) if u.layer})
-    ax.set_xlabel("bound on the target's error, as a share of the correction")
+    ax.set_xlabel("bound on the walk's error, as a share of the correction")
     good = ", ".join(d.advice.layers[:4]) + (" …" if len(d.advice.layers) > 4 else "")
-    ax.set_title("How far the way back can be trusted" + (f"\nadvised: {good}" if good else "\nno layer is advised"))
+    ax.set_title(
+        "How far an op-by-op walk back can be trusted" + (f"\nadvised: {good}" if good else "\nno layer is advised")
+    )
     return figure
 
 

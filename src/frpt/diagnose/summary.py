@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Console, Group
@@ -14,7 +15,7 @@ from frpt.diagnose.tables import class_name
 from frpt.graph.names import OUTPUT
 from frpt.graph.plan import table
 
-LAYERS = ("layer", "deviation", "closed", "error bound", "fault", "rank")
+LAYERS = ("layer", "deviation", "in reference", "label wins", "sensitivity", "fault", "rank")
 PAIRS = ("label", "taken for", "samples", "moves most in", "by")
 
 
@@ -46,8 +47,8 @@ def _sentences(d: Diagnosis) -> list[str]:
 def _tables(d: Diagnosis) -> list[tuple[Sequence[str], Sequence[Sequence[str]]]]:
     rank = {name: str(i) for i, name in enumerate(d.ranking, 1)}
     layers = [
-        (f.name, f"{f.deviation:.4f}", f"{100 * f.closed:.1f} %", f"{f.bound:.1e}", f"{100 * f.fault:.1f} %",
-         rank[f.name])
+        (f.name, f"{f.deviation:.4f}", _number(f.reference_deviation), f"{100 * f.wins:.1f} %",
+         _number(f.sensitivity), f"{100 * f.fault:.1f} %", rank[f.name])
         for f in d.layers
     ]  # fmt: skip
     pairs = []
@@ -57,3 +58,7 @@ def _tables(d: Diagnosis) -> list[tuple[Sequence[str], Sequence[Sequence[str]]]]
         names = (class_name(d, p.label), class_name(d, p.predicted))
         pairs.append((*names, str(p.count), most, f"{p.deviation[most]:.4f}"))
     return [(LAYERS, layers), *([(PAIRS, pairs)] if pairs else [])]
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"

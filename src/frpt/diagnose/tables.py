@@ -24,11 +24,12 @@ def layers(d: Diagnosis) -> pd.DataFrame:
     """A row per layer, output first. rank: 1 is the likeliest place of the fault. trusted: advised as l_R."""
     rank = {name: i for i, name in enumerate(d.ranking, 1)}
     columns = (
-        "layer", "kind", "shape", "depth", "deviation", "closed", "fault", "bound", "rank", "trusted",
+        "layer", "kind", "shape", "depth", "deviation", "reference_deviation", "wins", "closed", "fault", "sensitivity",
+        "rank", "trusted",
     )  # fmt: skip
     rows = [
-        (f.name, f.kind, "x".join(map(str, f.shape)), f.depth, f.deviation, f.closed, f.fault, f.bound,
-         rank.get(f.name), f.name in d.advice.layers)
+        (f.name, f.kind, "x".join(map(str, f.shape)), f.depth, f.deviation, f.reference_deviation, f.wins,
+         f.closed, f.fault, f.sensitivity, rank.get(f.name), f.name in d.advice.layers)
         for f in d.layers
     ]  # fmt: skip
     frame = _frame(rows, columns)

@@ -121,6 +121,8 @@ class SampleTally:
             "predicted": none if predicted is None else predicted,
             "corrected": recs[0].corrected,
             "deviation": torch.stack([r.deviation.float() for r in recs], 1),
+            "reference_deviation": torch.stack([_in_reference(r) for r in recs], 1),
+            "wins": torch.stack([r.wins for r in recs], 1),
             "closed": torch.stack([r.closed.float() for r in recs], 1),
             "value": values,
         }
@@ -148,3 +150,9 @@ class SampleTally:
 
     def table(self) -> SampleTable:
         return SampleTable(**{name: rows for name, rows in self.state().items() if name != "value"})
+
+
+def _in_reference(rec: Reconstruction) -> Tensor:
+    """The deviation in the reference's metric: (b,), NaN without one."""
+    found = rec.reference_deviation
+    return torch.full_like(rec.deviation, torch.nan).float() if found is None else found.float()

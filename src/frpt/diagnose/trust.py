@@ -1,10 +1,12 @@
-"""Can a reconstructed feature be trusted? Theorem 2's error bound with measured ρ and ε, and the conditioning of units.
+"""Can a reconstructed feature be trusted? How steady the returned answer is, and what an op-by-op walk says of the way.
 
-Down the reverse path, per sample:  e_k ≤ ρ_k e_{k+1} + ε_k,  with e = 0 at the output, whose target is exact.
+Of the answer at a layer: does the label win, and how much does the correction a* − â itself change, relative to its
+size, when the feature it starts from is moved at random by a tenth of it (``sensitivity``).
 
+Of the walk, down the reverse path, per sample:  e_k ≤ ρ_k e_{k+1} + ε_k,  with e = 0 at the output, whose target is
+exact (Theorem 2).
 ρ: how far a small random change ξ of a unit's target moves its answer, ‖R(t + ξ) − R(t)‖/‖ξ‖, the largest of a few.
 ε: a unit's answer a is the ideal answer for the target Φ(a), so its own error is at most  ρ ‖Φ(a) − t‖.
-A target that ends in a closing step is bounded by that step alone: the whole path is its only unit.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from frpt.diagnose.diagnosis import Advice, LayerFinding, UnitFinding
 from frpt.graph.inputs import Inputs
 from frpt.graph.names import OUTPUT
 from frpt.graph.plan import Plan, Unit
+from frpt.reconstruction import Reconstruction
 from frpt.reverser import Reverser
 from frpt.rules.conv import convolution
 from frpt.samples import Samples, relative
@@ -27,48 +30,60 @@ from frpt.solvers.base import Solution
 from frpt.solvers.torus import Torus, fitting
 from frpt.walk import Walk, planned_call
 
-CLOSED, BOUND = 0.9, 0.5
-"""A layer is trusted where this much of the residual is closed, and at most this share of the correction is error."""
+WINS, STEADY = 0.9, 0.5
+"""A layer is trusted where the label wins in this share of the samples, and its sensitivity is at most this."""
 _PROBES = 2
 _SHIFT = 0.1
-"""Size of ξ, relative to the change the target asks for."""
+"""Size of ξ, relative to the change the target asks for, and of the feature's move, relative to the correction."""
 
 
 @dataclass(frozen=True)
 class Trust:
-    """units: the path to the deepest layer. bounds: layer → median bound of its target, relative to ‖a* − â‖."""
+    """units: the walk to the deepest layer. sensitivity: layer → median over samples, infinite without a correction."""
 
     units: tuple[UnitFinding, ...]
-    bounds: dict[str, float]
+    sensitivity: dict[str, float]
 
 
 def trust(rev: Reverser, x: Any, y: Tensor, layers: Sequence[str], seed: int = 0) -> Trust:
     """Measure the way back for some samples, all of which need a correction. layers: output first."""
     inputs, g = Inputs.of(x), torch.Generator().manual_seed(seed)
     deepest = max(layers, key=lambda name: len(rev.plan(name)))
-    with rev.walking(inputs, y, [deepest], closing=False) as (walk, (plan,)):
+    with rev.walking(inputs, y, [deepest]) as (walk, (plan,)):
         units = _units(walk, plan, {rev.node(n, inputs)[1]: n for n in layers}, g)
-    bounds = {u.layer: u.bound for u in units if u.layer} | {OUTPUT: 0.0}
-    if rev.preset.closing is not None:
-        bounds |= _path_bounds(rev, inputs, y, layers, g)
-    return Trust(tuple(units), {n: bounds.get(n, float("nan")) for n in layers})
+    inner = [name for name in layers if name != OUTPUT]
+    answers = rev.reconstruct(x, y, at=inner) if inner else {}
+    steady = {name: sensitivity(rev, x, y, rec, g) for name, rec in answers.items()}
+    return Trust(tuple(units), {n: steady.get(n, 0.0) for n in layers})
+
+
+def sensitivity(rev: Reverser, x: Any, y: Tensor, rec: Reconstruction, g: torch.Generator) -> float:
+    """The median change of the correction, relative to its size, from a feature that is moved by a tenth of it."""
+    samples, (low, high) = rev.samples(rec.layer), rev.interval(rec.layer)
+    correction = rec.target.double() - rec.anchor.double()
+    size = samples.norm(correction)
+    start = (rec.anchor + _noise(samples, rec.anchor, size, g)).clamp(low, high)
+    moved = rev.reconstruct_from(x, y, rec.layer, start)
+    change = samples.norm(moved.target.double() - moved.anchor.double() - correction)
+    return _median(torch.where(size > 0, change / size.clamp_min(1e-300), torch.inf)[rec.corrected])
 
 
 def advise(layers: Sequence[LayerFinding]) -> Advice:
     """The layers from the output on that all can be trusted. layers: output first."""
     trusted: list[LayerFinding] = []
     for found in layers:
-        if not (found.closed >= CLOSED and found.bound <= BOUND):
+        if not (found.wins >= WINS and found.sensitivity <= STEADY):
             break
         trusted.append(found)
     inner = [f for f in trusted if f.depth > 0]
     if not inner:
         first = next((f for f in layers if f.depth > 0), None)
         return Advice((), "No inner layer was diagnosed." if first is None else f"None: {_why_not(first)}.")
-    worst = max(inner, key=lambda f: f.bound)
+    worst = max(inner, key=lambda f: f.sensitivity)
     reason = (
-        f"Down to {inner[-1].name} at least {100 * min(f.closed for f in inner):.1f} % of the output's residual is "
-        f"closed, and the error of the target is at most {worst.bound:.2g} of the correction"
+        f"Down to {inner[-1].name} the label wins from the target in at least "
+        f"{100 * min(f.wins for f in inner):.1f} % of the samples, and moving the feature by a tenth of the correction "
+        f"changes the correction by at most {100 * worst.sensitivity:.0f} %"
     )
     if len(trusted) < len(layers):
         reason += "; " + _why_not(layers[len(trusted)])
@@ -76,9 +91,12 @@ def advise(layers: Sequence[LayerFinding]) -> Advice:
 
 
 def _why_not(found: LayerFinding) -> str:
-    if not found.closed >= CLOSED:
-        return f"at {found.name} only {100 * found.closed:.1f} % of the residual is closed"
-    return f"at {found.name} the error may be {found.bound:.2g} of the correction"
+    if not found.wins >= WINS:
+        return f"at {found.name} the label wins in only {100 * found.wins:.1f} % of the samples"
+    return (
+        f"at {found.name} moving the feature by a tenth of the correction changes the correction by "
+        f"{100 * found.sensitivity:.0f} %"
+    )
 
 
 def _units(walk: Walk, plan: Plan, names: dict[Any, str], g: torch.Generator) -> list[UnitFinding]:
@@ -110,27 +128,6 @@ def _answers(walk: Walk, unit: Unit, targets: Sequence[Tensor], index: Tensor) -
     together = out.back(torch.cat([out.front(t) for t in targets]))
     value = walk.solve(unit, together, index.repeat(len(targets))).value
     return [into.back(part) for part in into.front(value).split(len(index))]
-
-
-def _path_bounds(
-    rev: Reverser, inputs: Inputs, y: Tensor, layers: Sequence[str], g: torch.Generator
-) -> dict[str, float]:
-    """The bounds of what ``reconstruct`` returns, the whole path the only unit."""
-    with rev.walking(inputs, y, layers) as (walk, plans):
-        first = {p.layer: walk.to(p) for p in plans if p.whole is not None}
-        start, output = walk.target, walk.values[walk.captured.output]
-        samples = walk.record.samples(walk.captured.output)
-    wanted = samples.norm(start.double() - output.double())
-    noise = _noise(samples, start, wanted, g)
-    with rev.walking(inputs, start + noise, layers) as (walk, plans):
-        moved = {p.layer: walk.to(p) for p in plans if p.whole is not None}
-    bounds = {}
-    for name, rec in first.items():
-        into = rev.samples(name)
-        rho = relative(into.norm(moved[name].target.double() - rec.target.double()), samples.norm(noise))
-        size = into.norm(rec.target.double() - rec.anchor.double())
-        bounds[name] = _median(_over(rho * (1 - rec.closed) * wanted, size)[rec.corrected])
-    return bounds
 
 
 def _noise(samples: Samples, target: Tensor, wanted: Tensor, g: torch.Generator) -> Tensor:

@@ -15,7 +15,7 @@ from frpt.graph.capture import Captured, is_float, is_shape, module_calls, modul
 from frpt.graph.cuts import cut_points, inside_blocks
 from frpt.graph.names import Names
 
-FINEST, STAGES, PATH = "finest", "stages", "path"
+FINEST, STAGES = "finest", "stages"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Plan:
     whole: Unit | None = None
     """The path as one block, from the layer to the output; None if the layer is the output."""
     closable: bool = False
-    """Whether gradients reach the layer from the output, so that the path as a whole can be corrected."""
+    """Whether gradients reach the layer from the output, so that the path can be solved as a whole."""
     columns: tuple[str, ...] = field(
         default=("#", "unit", "module", "op", "rule", "case", "output -> input"), repr=False
     )
@@ -108,7 +108,6 @@ def make_plan(
     cuts = cut_points(captured, {at})
     if at not in cuts:  # l_R always starts the path, whatever else is alive (it cannot be: it is the only source)
         raise UnreachableLayerError(f"the output does not depend on {layer!r}; choose a layer from Reverser.layers")
-    cuts = [at, captured.output][: len(cuts)] if blocks == PATH else cuts
     patterns = _patterns(captured, cuts, blocks)
     cuts = [
         c
@@ -124,7 +123,7 @@ def make_plan(
     if not units:
         return Plan(layer, at, ())
     whole = _unit(captured, names, active, at, captured.output)
-    whole = replace(whole, name="closing", choice=Choice("composite"))
+    whole = replace(whole, name="path", choice=Choice("composite"))
     return Plan(layer, at, tuple(units), whole, not non_differentiable(whole))
 
 
@@ -151,12 +150,10 @@ def _patterns(captured: Captured, cuts: Sequence[Node], blocks: str | Sequence[s
     """Module patterns that stay whole. "stages": the innermost module around every gap of several ops."""
     if not isinstance(blocks, str):
         return list(blocks)
-    if blocks in (FINEST, PATH):
+    if blocks == FINEST:
         return []
     if blocks != STAGES:
-        raise OptionError(
-            f"blocks must be {FINEST!r}, {STAGES!r}, {PATH!r} or a list of module patterns, got {blocks!r}"
-        )
+        raise OptionError(f"blocks must be {FINEST!r}, {STAGES!r} or a list of module patterns, got {blocks!r}")
     found = []
     for a, b in pairwise(cuts):
         gap = [n for n in captured.nodes if captured.order[a] < captured.order[n] <= captured.order[b]]

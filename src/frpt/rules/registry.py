@@ -133,7 +133,7 @@ class Site(Call):
         limit, anchor = self.preset.solver.range_iterations, split(self.anchor)
         count = max(1, len(anchor) if at_once is None else at_once)
         parts = zip(anchor.split(count), residual.split(count), strict=True)
-        solved = [anchored(prepared, a, r, self.gate, self.within, limit, self.preset.lost) for a, r in parts]
+        solved = [anchored(prepared, a, r, self.gate, self.within, limit) for a, r in parts]
         return self.reported(Systems.joined(solved), join)
 
     def reported(self, solved: Systems, join: Callable[[Tensor], Tensor]) -> Solution:

@@ -134,7 +134,8 @@ class Working:
         """Go on with some of them only. mask: (k,) bool."""
         if not bool(mask.all()):
             for f in fields(self):
-                setattr(self, f.name, getattr(self, f.name)[mask])
+                if (value := getattr(self, f.name)) is not None:
+                    setattr(self, f.name, value[mask])
 
 
 def norm(t: Tensor) -> Tensor:

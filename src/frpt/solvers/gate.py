@@ -6,7 +6,6 @@ a = argmin ‖A a − y‖² + α ‖a − â‖²                              
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -41,12 +40,8 @@ def anchored(
     gate: Gate,
     within: Range = UNBOUNDED,
     limit: int = 100,
-    lost: float = math.inf,
 ) -> Systems:
-    """The nearest a to the anchor with ``A (a − â) = r``. anchor: (s, *in), residual: (s, *out).
-
-    lost: share of a residual left by the range above which nothing more is tried.
-    """
+    """The nearest a to the anchor with ``A (a − â) = r``. anchor: (s, *in), residual: (s, *out)."""
     moved = norm(residual) > 0  # a target that is met leaves the anchor, whatever the gate thinks of it
     if within.bounded and not prepared.closed:
         return _descend(prepared, anchor, residual, gate, within, limit)
@@ -60,7 +55,7 @@ def anchored(
         part = prepared.rows(rows)
         damped = near + part.damped(r, tikhonov(part, near, r, gate))
         value = value.index_copy(0, rows, admitted(damped, near, gate))
-    value, iterations = inside(prepared, anchor, residual, value, within, limit, lost)
+    value, iterations = inside(prepared, anchor, residual, value, within, limit)
     return Systems(value, failed | (moved & prepared.deficient), iterations)
 
 

@@ -5,8 +5,6 @@ min ‖a − â‖²  subject to  A (a − â) = r,  low ≤ a ≤ high
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -25,12 +23,10 @@ def inside(
     start: Tensor,
     within: Range,
     limit: int,
-    lost: float = math.inf,
 ) -> tuple[Tensor, Tensor]:
     """(value, iterations): ``start`` where it is in the range, else the nearest solution that is.
 
-    Where the range holds no solution (or none near), the least residual that projected descent finds from the anchor;
-    not where more than the share ``lost`` of the residual is left, which is of no use then.
+    Where the range holds no solution (or none near), the least residual that projected descent finds from the anchor.
     """
     iterations = torch.zeros(len(anchor), dtype=torch.long, device=anchor.device)
     if not within.bounded:
@@ -42,7 +38,7 @@ def inside(
     part = prepared.rows(outside)
     near, r = anchor[outside], residual[outside]
     found, error, steps = dual(part, near, r, start[outside], within, limit)
-    left = ((error > _GOOD) & (error <= lost)).nonzero().squeeze(1)
+    left = (error > _GOOD).nonzero().squeeze(1)
     if len(left):
         part = part.rows(left)
         descended, more = projected(part, near[left], r[left], near[left], within, limit)

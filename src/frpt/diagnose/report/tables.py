@@ -79,15 +79,18 @@ def layers_table(d: Diagnosis) -> Table:
         Column("rank", hint="1: the likeliest place of the fault"),
         Column("fault", hint="how much the layer looks like the place where the network goes wrong"),
         Column("deviation", hint="mean of ‖a* − â‖/‖â‖ over the samples that need a correction"),
+        Column("in reference", hint="the same in the reference's metric: standard deviations of the layer's features"),
+        Column("label wins", "percent", hint="samples whose label the network predicts when it runs on from a*"),
         Column("closed", "percent", hint="share of the output's residual gone when the network runs on from a*"),
-        Column("bound", hint="bound on the error of the walk's a*, relative to ‖a* − â‖; 1: it may be all error"),
+        Column("sensitivity", hint="relative change of the correction, from a feature moved by a tenth of it"),
         Column("depth", hint="reverse units between the output and the layer"),
         Column("kind", "text"),
         Column("shape", "text"),
     ]
     rank = {name: i + 1 for i, name in enumerate(d.ranking)}
     rows = [
-        row(columns, (f.name, rank.get(f.name), f.fault, f.deviation, f.closed, f.bound, f.depth, f.kind,
+        row(columns, (f.name, rank.get(f.name), f.fault, f.deviation, f.reference_deviation, f.wins, f.closed,
+                      f.sensitivity, f.depth, f.kind,
                       " × ".join(map(str, f.shape))), layer=i)
         for i, f in enumerate(d.layers)
     ]  # fmt: skip

@@ -50,7 +50,7 @@ def verdict(d: Diagnosis) -> Verdict:
     if first is not None:
         sentences.append(_of_fault(d, first))
         if math.isfinite(first.deviation) and math.isfinite(first.closed):
-            sentences.append(_of_layer(first))
+            sentences.append(_of_layer(first, bool(d.class_names)))
     layer = first.name if first is not None and first.fault >= CLEAR else ""
     return Verdict(layer, wrong, sentences, _facts(d, said, count, wrong, first))
 
@@ -65,11 +65,11 @@ def _of_fault(d: Diagnosis, first: LayerFinding) -> str:
     return f"The fault is most likely in {first.name}: refitting it alone {taken}{more}."
 
 
-def _of_layer(f: LayerFinding) -> str:
-    return (
-        f"The features of {f.name} would have to move by {percent(f.deviation)} of their norm on average, "
-        f"which closes {percent(f.closed)} of what is missing at the output."
-    )
+def _of_layer(f: LayerFinding, classes: bool) -> str:
+    moved = f"The features of {f.name} would have to move by {percent(f.deviation)} of their norm on average"
+    if classes:
+        return f"{moved}; the network run on from there predicts the label in {percent(f.wins)} of these samples."
+    return f"{moved}, which closes {percent(f.closed)} of what is missing at the output."
 
 
 def _facts(d: Diagnosis, said: str, count: int, wrong: int, first: LayerFinding | None) -> list[Fact]:

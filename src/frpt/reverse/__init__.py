@@ -1,0 +1,1 @@
+"""The room that knows graph, rules and solvers together."""

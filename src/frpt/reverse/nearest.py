@@ -1,0 +1,185 @@
+"""What a layer should have produced: the path from it to the output as one function, solved from the anchor.
+
+One label a sample: the nearest feature in which the label wins (``solvers.nearest``). Many labels, or an output target:
+the nearest feature whose output is the target (``solvers.reach``). Samples that are right already are left alone.
+Called by ``Reverser.reconstruct`` for every preset but the paper's, which walks op by op (``frpt.walk``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from frpt.embed import Embedder
+from frpt.graph.inputs import Inputs
+from frpt.graph.plan import Plan, Unit
+from frpt.presets import NearestOptions, Preset
+from frpt.reconstruction import Reconstruction, UnitReport, deviation_of
+from frpt.record import Record
+from frpt.samples import Samples, relative
+from frpt.solvers import nearest
+from frpt.solvers.composite import Problem, row_norm
+from frpt.solvers.nearest import Contest
+from frpt.solvers.reach import Aim, reach
+from frpt.walk import Network, Walk, check_finite
+
+_FORWARD, _BACKWARD = 0.35, 0.65
+"""What a forward and a backward pass take of both together."""
+_INSIDE = 0.01
+"""How far beyond the margin many labels are aimed at, as a share of the spread of a sample's scores."""
+
+
+class Nearest:
+    """One batch: the record of its forward pass, what is asked of its output, and the answer at any planned layer."""
+
+    def __init__(
+        self,
+        network: Network,
+        preset: Preset,
+        embedder: Embedder,
+        inputs: Inputs,
+        plans: Sequence[Plan],
+        y: Tensor,
+        known: Mapping[Node, Tensor] | None = None,
+    ) -> None:
+        assert preset.nearest is not None
+        self.options: NearestOptions = preset.nearest
+        self.network, self.preset, self.embedder, self.inputs = network, preset, embedder, inputs
+        self.captured = network.captured
+        ends = {self.captured.output, *(p.at for p in plans)}
+        keep = ends | {n for p in plans if p.whole is not None for n in p.whole.side}
+        self.record = Record(self.captured, inputs, keep, known)
+        self.known = known
+        check_finite(self.record, ends)
+        self.output = self.record.values[self.captured.output]
+        self.outputs = self.record.samples(self.captured.output)
+        self.y = y.to(self.output.device)
+        self.margin = embedder.margins(self.outputs.front(self.output)) if embedder.picks(self.y) else None
+        if self.margin is None:
+            self.target = embedder(self.output, self.y)
+            self.corrected = self.outputs.rows(self.target != self.output).any(1)
+        else:
+            self.target = embedder.nearest(self.output, self.y, self.margin)
+            lead = embedder.leads(self.output, self.y).reshape(len(self.y), -1).amin(1)
+            self.corrected = (lead <= 0) | (lead < (0.0 if embedder.margin is None else self.margin))
+        self.index = self.corrected.nonzero().squeeze(1)
+
+    def to(self, plan: Plan) -> Reconstruction:
+        """The answer at a layer."""
+        anchor, samples = self.record.values[plan.at], self.record.samples(plan.at)
+        passes = torch.zeros(len(self.corrected), dtype=torch.float64, device=anchor.device)
+        target, reached = anchor.clone(), self.output
+        if len(self.index):
+            value, out, spent = self._solved(plan)
+            target = samples.put(anchor, self.index, value)
+            reached = self.outputs.put(self.output, self.index, out)
+            passes = passes.index_copy(0, self.index, spent)
+        return Reconstruction(
+            layer=plan.layer,
+            target=target,
+            anchor=anchor,
+            deviation=deviation_of(samples, target, anchor),
+            corrected=self.corrected,
+            closed=self._closed(reached),
+            share=self.embedder.share(reached, self.y),
+            passes=passes,
+            walk=self._explained(plan),
+        )
+
+    def _solved(self, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+        """(feature, the output it leads to, passes spent) of the samples to be corrected."""
+        if plan.whole is None:
+            wanted = self.outputs.take(self.target, self.index)
+            return wanted, wanted, torch.zeros(len(self.index), dtype=torch.float64, device=wanted.device)
+        if not plan.closable:
+            return self._walked(plan, plan.whole)
+        single = self.y.dim() == 1 and self.output.dim() == 2 and self.outputs == Samples()
+        if self.margin is not None and single:
+            return self._winning(plan.whole, self.margin)
+        return self._reaching(plan.whole)
+
+    def _winning(self, path: Unit, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One label a sample; the anchor where it cannot be made to win."""
+        fn, anchor, _, at = self.record.block(path, self.index)
+        contest = Contest(
+            fn, anchor, self.y[self.index], margin[self.index].to(anchor.dtype), self.preset.gate,
+            self.network.range(path.source, self.preset),
+        )  # fmt: skip
+        found = nearest.solve(contest, self.options)
+        value, out = self._verified(path, at.input.back(found.value).to(self.record.values[path.source].dtype))
+        return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.backwards.double()
+
+    def _reaching(self, path: Unit) -> tuple[Tensor, Tensor, Tensor]:
+        """Many labels a sample, or an output target: as near to it as the path gets."""
+        fn, anchor, output, at = self.record.block(path, self.index)
+        solver = replace(self.preset.solver, iterations=self.preset.solver.path_iterations)
+        target = at.output.front(self.outputs.take(self.target, self.index)).to(anchor.dtype)
+        problem = Problem(
+            fn, anchor, target, output, self.preset.gate, solver, self.network.range(path.source, self.preset),
+            repeats=self.captured.dynamic, closed=self.preset.stop_at,
+        )  # fmt: skip
+        answer, reached = reach(problem, self._aim(at.output))
+        return at.input.back(answer.value), at.output.back(reached), answer.iterations.double()
+
+    def _aim(self, at: Samples) -> Aim | None:
+        """Outputs in which all labels win are acceptable; the aim lies a little inside, being reached only nearly."""
+        margin = self.margin
+        if margin is None:
+            return None
+        inside = margin + _INSIDE * at.front(self.output).flatten(1).double().std(1, correction=0)
+
+        def aim(out: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            index, plain = self.index[rows], at.back(out)
+            near = at.front(self.embedder.nearest(plain, self.y[index], margin[index])).to(out)
+            within = at.front(self.embedder.nearest(plain, self.y[index], inside[index])).to(out)
+            return within, row_norm(out - near)
+
+        return aim
+
+    def _walked(self, plan: Plan, path: Unit) -> tuple[Tensor, Tensor, Tensor]:
+        """Where no gradient leads from the output to the layer, op by op."""
+        walk = Walk(self.network, self.preset, Embedder("regression"), self.inputs, [plan], self.target, self.known)
+        value = self.record.samples(plan.at).take(walk.to(plan).target, self.index)
+        value, out = self._verified(path, value)
+        return value, out, torch.ones(len(self.index), dtype=torch.float64, device=value.device)
+
+    def _verified(self, path: Unit, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The features and the outputs they lead to; the anchors where labels shall win and do not."""
+        out = self.record.run(path, value, self.index)
+        if self.margin is None:
+            return value, out
+        share = self.embedder.share(out, self.y[self.index])
+        assert share is not None
+        keep = (share < 1).nonzero().squeeze(1)
+        if len(keep) == 0:
+            return value, out
+        mine = self.index[keep]
+        value = self.record.samples(path.source).put(value, keep, self.record.taken(path.source, mine))
+        return value, self.outputs.put(out, keep, self.outputs.take(self.output, mine))
+
+    def _closed(self, reached: Tensor) -> Tensor:
+        """The share of each sample's residual that is gone: (b,)."""
+        off = [self._off(out) for out in (self.output, reached)]
+        return torch.where(self.corrected, 1 - relative(off[1], off[0]), 1.0)
+
+    def _off(self, output: Tensor) -> Tensor:
+        """How far each sample's output is from an acceptable one."""
+        margin = self.margin
+        nearest = self.target if margin is None else self.embedder.nearest(output, self.y, margin)
+        return self.outputs.norm(nearest.double() - output.double())
+
+    def _explained(self, plan: Plan) -> Callable[[], tuple[UnitReport, ...]]:
+        """The walk to the layer, made when somebody asks for it."""
+
+        def walk() -> tuple[UnitReport, ...]:
+            with torch.no_grad():
+                made = Walk(
+                    self.network, self.preset, self.embedder, self.inputs, [plan], self.y, self.known
+                )  # fmt: skip
+                return tuple(made.units(plan)[0])
+
+        return walk

@@ -1,0 +1,355 @@
+"""The nearest feature in which the label wins, for any differentiable path from the feature to the scores.
+
+    min ½‖a − â‖²_M   subject to   c_j(a) = s_y(a) − s_j(a) − margin ≥ 0 for every class j ≠ y,   low ≤ a ≤ high
+
+Sequential quadratic programming with an active set, every sample by itself. One forward and one backward pass a step:
+the forward pass gives every c_j(a), the backward pass the gradient of the least of them. Gradients of the classes that
+were the least before are kept, at most ``competitors`` of them: they are stale by a step or two, their c_j is not. With
+the rows G of these gradients the quadratic program
+
+    min ½‖v − centre‖²_M   subject to   c + G(v − a) ≥ 0,   low ≤ v ≤ high
+
+has the solution v = clamp(centre + M⁻¹Gᵀλ), λ ≥ 0, found in its dual: ``competitors`` unknowns for each sample.
+Called by ``frpt.reverse.nearest``; knows a function and its constraints, not what layer they came from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from frpt.presets import Gate, NearestOptions
+from frpt.solvers.base import UNBOUNDED, Range, Working
+from frpt.solvers.composite import BlockFunction
+from frpt.solvers.gate import admissible
+
+
+class Metric(Protocol):
+    """‖d‖²_M = dᵀM d for samples as rows; M⁻¹ is how the feature varies."""
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """M⁻¹ times each row. rows: (..., n)."""
+        ...
+
+    def norm(self, d: Tensor) -> Tensor:
+        """‖d‖_M: (k,), in double. d: (k, n)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Which class shall win for each sample, by which margin, and where the feature may go.
+
+    fn: (a, rows) -> scores (k, classes) of the samples ``rows: (k,)``. anchor: (b, *in). label, margin: (b,).
+    """
+
+    fn: BlockFunction
+    anchor: Tensor
+    label: Tensor
+    margin: Tensor
+    gate: Gate
+    within: Range = UNBOUNDED
+    metric: Metric | None = None
+    """None: M = I."""
+
+    def part(self, rows: Tensor) -> Contest:
+        """The same for the samples ``rows: (k,)`` only."""
+        fn = self.fn
+        return replace(
+            self, fn=lambda a, index: fn(a, rows[index]), anchor=self.anchor[rows], label=self.label[rows],
+            margin=self.margin[rows],
+        )  # fmt: skip
+
+    def leads(self, scores: Tensor, rows: Tensor) -> Tensor:
+        """s_y − s_j for every class j: (k, classes); infinite for the label's own."""
+        label = self.label[rows][:, None]
+        return (scores.gather(1, label) - scores).scatter(1, label, torch.inf)
+
+    def wins(self, lead: Tensor, rows: Tensor) -> Tensor:
+        """Whether the least lead is enough: at least the margin, and strictly positive. lead: (k,)."""
+        return (lead >= self.margin[rows]) & (lead > 0)
+
+    def distance(self, d: Tensor) -> Tensor:
+        """‖d‖_M: (k,), in double. d: (k, n)."""
+        return _norm(d) if self.metric is None else self.metric.norm(d)
+
+    def norms(self) -> Tensor:
+        """‖â‖ as the gate measures deviations, at least its floor: (b,)."""
+        flat = self.anchor.flatten(1)
+        return _norm(flat).clamp_min(self.gate.floor * flat.shape[1] ** 0.5)
+
+
+@dataclass(frozen=True)
+class Winner:
+    """value: (b, *in), the anchor where no feature was found in which the label wins. wins: (b,) bool.
+
+    forwards, backwards: (b,), the passes spent on each sample.
+    """
+
+    value: Tensor
+    wins: Tensor
+    forwards: Tensor
+    backwards: Tensor
+
+
+@dataclass
+class _State(Working):
+    """The samples still at work.
+
+    index: (k,), their place in the contest. a, anchor: (k, n). rows: (k, m, n), G. moves: the same, M⁻¹Gᵀ; None where
+    M = I. rival: (k, m), the class of each row, -1 for none. weight: (k, m), λ. back: (k,), how far back to the anchor
+    the centre lies. short, least: (k,), by how much the label missed last, and at its best. wins: (k,), whether it does
+    at a. idle: (k,), steps in a row that brought little.
+    """
+
+    index: Tensor
+    a: Tensor
+    anchor: Tensor
+    rows: Tensor
+    moves: Tensor | None
+    rival: Tensor
+    weight: Tensor
+    back: Tensor
+    short: Tensor
+    least: Tensor
+    wins: Tensor
+    idle: Tensor
+
+
+class _Best:
+    """The nearest winning feature of every sample so far. value: (b, n); distance: (b,), infinite for none."""
+
+    def __init__(self, anchor: Tensor) -> None:
+        self.value = anchor.clone()
+        self.distance = torch.full((len(anchor),), torch.inf, dtype=torch.float64, device=anchor.device)
+        self.forwards = torch.zeros(len(anchor), dtype=torch.long, device=anchor.device)
+        self.backwards = torch.zeros_like(self.forwards)
+
+    @property
+    def found(self) -> Tensor:
+        return self.distance < torch.inf
+
+    def take(self, index: Tensor, value: Tensor, distance: Tensor, better: Tensor) -> None:
+        self.value[index[better]] = value[better]
+        self.distance[index[better]] = distance[better]
+
+
+def solve(contest: Contest, options: NearestOptions, start: Tensor | None = None) -> Winner:
+    """The nearest winning feature of every sample. start: (b, *in), where to begin if not at the anchor."""
+    shape = contest.anchor.shape
+    best = _Best(contest.anchor.flatten(1))
+    begin = contest.anchor if start is None else start
+    for rows in _chunks(contest, options):
+        _search(contest, options, best, rows, begin.flatten(1)[rows])
+    if options.probes:
+        for rows in _chunks(contest, options, (~best.found).nonzero().squeeze(1)):
+            _search(contest, options, best, rows, _elsewhere(contest, options, best, rows))
+    _shorten(contest, options, best)
+    gate = replace(contest.gate, deviation=min(contest.gate.deviation, options.farthest))
+    wins = best.found & admissible(best.value, contest.anchor.flatten(1), gate)
+    value = torch.where(wins[:, None], best.value, contest.anchor.flatten(1)).reshape(shape)
+    return Winner(value, wins, best.forwards, best.backwards)
+
+
+def _chunks(contest: Contest, options: NearestOptions, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+    """As many samples together as memory holds: rows, moves, and what the program and a pass take beside them."""
+    if rows is None:
+        rows = torch.arange(len(contest.anchor), device=contest.anchor.device)
+    one = contest.anchor[:1].nbytes * (2 * options.competitors + 8)
+    most = max(8, min(options.together, options.budget // max(one, 1)))
+    return rows.split(most) if len(rows) else ()
+
+
+def _search(contest: Contest, options: NearestOptions, best: _Best, index: Tensor, start: Tensor) -> None:
+    """Steps from the start until nothing more is won."""
+    anchor = contest.anchor.flatten(1)[index]
+    (k, n), m = anchor.shape, options.competitors
+    rows = anchor.new_zeros(k, m, n)
+    state = _State(
+        index, start.clone(), anchor, rows, None if contest.metric is None else torch.zeros_like(rows),
+        index.new_full((k, m), -1),
+        torch.zeros(k, m, dtype=torch.float64, device=anchor.device), anchor.new_ones(k),
+        anchor.new_full((k,), torch.inf), anchor.new_full((k,), torch.inf), torch.zeros_like(index, dtype=torch.bool),
+        torch.zeros_like(index),
+    )  # fmt: skip
+    norms = contest.norms()
+    for _ in range(options.steps):
+        lead = _look(contest, state, best, options)
+        _step(contest, state, best, lead, norms[state.index], options)
+        found = best.found[state.index]
+        state.keep(state.idle < torch.where(found, options.patience, options.persistence))
+        if len(state.index) == 0:
+            return
+
+
+def _look(contest: Contest, state: _State, best: _Best, options: NearestOptions) -> Tensor:
+    """One forward and backward pass: what a wins, and the row of its closest rival. Returns c: (k, classes)."""
+    index = state.index
+    with torch.enable_grad():
+        point = state.a.reshape(len(index), *contest.anchor.shape[1:]).detach().requires_grad_(True)
+        scores = contest.fn(point, index)
+        leads = contest.leads(scores.detach(), index)
+        least, rival = leads.nan_to_num(-torch.inf).min(1)
+        pull = torch.zeros_like(scores).scatter(1, contest.label[index][:, None], 1.0)
+        pull.scatter_(1, rival[:, None], -1.0)
+        (row,) = torch.autograd.grad(scores, point, pull)
+    best.forwards[index] += 1
+    best.backwards[index] += 1
+    wins = contest.wins(least, index)
+    distance = contest.distance(state.a - state.anchor)
+    before = best.distance[index]
+    much = wins & (distance < (1 - options.gain) * before)
+    best.take(index, state.a, distance, wins & (distance < before))
+    short = torch.where(wins, torch.inf, contest.margin[index] - least)
+    searching = before == torch.inf
+    slow = ~wins & searching & (short > options.halved * state.short)
+    state.back = torch.where(slow, options.shrink * state.back, torch.where(wins, 1.0, state.back))
+    nearer = searching & (wins | (short < (1 - options.gain) * state.least))
+    state.idle = torch.where(much | nearer, 0, state.idle + 1)
+    state.short, state.least, state.wins = short, torch.minimum(state.least, short), wins
+    _remember(contest, state, row.flatten(1).nan_to_num(0.0, 0.0, 0.0), rival, leads)
+    return leads - contest.margin[index][:, None]
+
+
+def _remember(contest: Contest, state: _State, row: Tensor, rival: Tensor, leads: Tensor) -> None:
+    """The new row in the place of the same class, else in a free place or that of the class that is farthest behind."""
+    same = state.rival == rival[:, None]
+    held = torch.where(state.rival >= 0, leads.gather(1, state.rival.clamp_min(0)), torch.inf)
+    place = torch.where(same.any(1), same.long().argmax(1), held.argmax(1))
+    each = torch.arange(len(place), device=place.device)
+    state.weight[each, place] = torch.where(same.any(1), state.weight[each, place], 0.0)
+    state.rows[each, place], state.rival[each, place] = row, rival
+    if state.moves is not None and contest.metric is not None:
+        state.moves[each, place] = contest.metric.spread(row)
+
+
+def _step(contest: Contest, state: _State, best: _Best, lead: Tensor, norms: Tensor, options: NearestOptions) -> None:
+    """a ← the solution of the quadratic program, a little beyond; a sample that it promises nothing more is done.
+
+    Where the last step lost a label that had won, half way back to where it did.
+    """
+    found = best.found[state.index]
+    centre = torch.lerp(state.a, state.anchor, torch.where(found, 1.0, state.back)[:, None].to(state.a.dtype))
+    known = state.rival >= 0
+    c = torch.where(known, lead.gather(1, state.rival.clamp_min(0)), torch.inf)
+    at_centre = c.double() + _dot(state.rows, centre - state.a)
+    point = _program(contest.within, state, centre, torch.where(known, at_centre, torch.inf), options)
+    beyond = torch.where(found, options.polish_beyond, options.beyond)[:, None].to(point.dtype)
+    point = contest.within.clamp(centre + (1 + beyond) * (point - centre), state.anchor)
+    promised = contest.distance(point - state.anchor)
+    done = found & (promised >= (1 - options.gain) * best.distance[state.index])
+    state.idle = torch.where(done, options.patience, state.idle)
+    point = torch.where((found & ~state.wins)[:, None], (point + best.value[state.index]) / 2, point)
+    way = point - state.a
+    share = (options.stride * norms / _norm(way).clamp_min(1e-300)).clamp(max=1.0)
+    point = torch.where((share < 1)[:, None], state.a + share[:, None].to(way.dtype) * way, point)
+    sound = torch.isfinite(point).all(1)  # else the path overflowed at a: half way back
+    state.a = torch.where(sound[:, None], point, torch.lerp(state.a, state.anchor, 0.5))
+    state.weight = state.weight.nan_to_num(0.0, 0.0, 0.0)
+
+
+def _program(within: Range, state: _State, centre: Tensor, c: Tensor, options: NearestOptions) -> Tensor:
+    """v: (k, n). c: (k, m), the linearised constraints at the centre. Semi-smooth Newton on which entries are held.
+
+    Entries that would leave the range are held on its bound, and λ is found again for the others; the first guess of
+    which these are comes from the last step's λ.
+    """
+    moves = state.rows if state.moves is None else state.moves
+    move = _combine(moves, state.weight)
+    point = within.clamp(centre + move, state.anchor)
+    for _ in range(options.rounds if within.bounded else 1):
+        held = point != centre + move
+        free = state.rows.masked_fill(held[:, None], 0.0) if within.bounded else state.rows
+        missing = -(c + _dot(state.rows, torch.where(held, point - centre, 0.0))) if within.bounded else -c
+        state.weight = complementary((free @ moves.mT).double(), missing)
+        move = _combine(moves, state.weight)
+        point = within.clamp(centre + move, state.anchor)
+        if not within.bounded or bool(((point != centre + move) == held).all()):
+            break
+    return point
+
+
+def complementary(K: Tensor, r: Tensor) -> Tensor:
+    """λ ≥ 0 with Kλ ≥ r and λᵀ(Kλ − r) = 0, by a primal-dual active set. K: (k, m, m) positive semi-definite.
+
+    A row that cannot move anything (K_jj = 0) keeps λ_j = 0; rows that are copies of each other share theirs by the
+    ridge.
+    """
+    m = K.shape[-1]
+    size = K.diagonal(dim1=1, dim2=2)
+    largest = size.amax(1, keepdim=True)
+    live = size > 1e-12 * largest.clamp_min(1e-290)
+    eye = torch.eye(m, dtype=K.dtype, device=K.device)
+    K = K + 1e-9 * largest.clamp_min(1e-290)[..., None] * eye
+    scale = torch.where(r > -torch.inf, r, 0.0).abs().amax(1, keepdim=True)
+    active = (r > 0) & live
+    weight = torch.zeros_like(r)
+    for _ in range(m + 1):
+        part = torch.where(active[:, :, None] & active[:, None, :], K, eye)
+        weight = torch.linalg.solve_ex(part, torch.where(active, r, 0.0))[0]
+        missing = r - (K @ weight[..., None]).squeeze(-1)
+        again = (active & (weight > 0)) | (~active & live & (missing > 1e-9 * scale))
+        if bool((again == active).all()):
+            break
+        active = again
+    return weight.clamp_min(0.0)
+
+
+def _elsewhere(contest: Contest, options: NearestOptions, best: _Best, rows: Tensor) -> Tensor:
+    """A start away from anchors where no gradient leads anywhere: of some random points the one nearest to a win.
+
+    The same noise for every sample, in norms of its own: samples stay independent.
+    """
+    anchor, norms = contest.anchor.flatten(1)[rows], contest.norms()[rows]
+    noise = torch.Generator().manual_seed(0)
+    start, most = anchor.clone(), torch.full((len(rows),), -torch.inf, device=anchor.device)
+    for i in range(options.probes):
+        way = torch.randn(anchor.shape[1], generator=noise).to(anchor)
+        length = (options.radii[i % len(options.radii)] * norms)[:, None].to(anchor.dtype)
+        point = contest.within.clamp(anchor + length * way / torch.linalg.vector_norm(way), anchor)
+        lead = _lead(contest, point, rows, best)
+        start = torch.where((lead > most)[:, None], point, start)
+        most = torch.maximum(most, lead)
+    return start
+
+
+def _lead(contest: Contest, point: Tensor, rows: Tensor, best: _Best) -> Tensor:
+    """By how much the label wins over its closest rival at a point: (k,), -inf where scores are NaN."""
+    with torch.no_grad():
+        scores = contest.fn(point.reshape(len(rows), *contest.anchor.shape[1:]), rows)
+    best.forwards[rows] += 1
+    return contest.leads(scores, rows).nan_to_num(-torch.inf).amin(1)
+
+
+def _shorten(contest: Contest, options: NearestOptions, best: _Best) -> None:
+    """The last stretch: back towards the anchor as far as the label still wins, by bisection; forward passes only."""
+    anchor = contest.anchor.flatten(1)
+    for rows in _chunks(contest, options, best.found.nonzero().squeeze(1)):
+        low = torch.full((len(rows),), 1 - options.shorten, dtype=anchor.dtype, device=anchor.device)
+        high = torch.ones_like(low)
+        way, near = best.value[rows] - anchor[rows], best.value[rows]
+        for _ in range(options.bisections):
+            share = (low + high) / 2
+            point = contest.within.clamp(anchor[rows] + share[:, None] * way, anchor[rows])
+            wins = contest.wins(_lead(contest, point, rows, best), rows)
+            near = torch.where(wins[:, None], point, near)
+            low, high = torch.where(wins, low, share), torch.where(wins, share, high)
+        best.value[rows] = near
+
+
+def _norm(d: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(d, dim=1, dtype=torch.float64)
+    return length
+
+
+def _dot(rows: Tensor, v: Tensor) -> Tensor:
+    """rows · v: (k, m), in double. rows: (k, m, n), v: (k, n)."""
+    return (rows @ v[..., None]).squeeze(-1).double()
+
+
+def _combine(rows: Tensor, weight: Tensor) -> Tensor:
+    """Σ_j weight_j row_j: (k, n)."""
+    return (weight.to(rows.dtype)[:, None] @ rows).squeeze(1)
