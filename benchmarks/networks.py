@@ -161,8 +161,8 @@ def load(name: str, data: str | Path | None = None, split: str = "test") -> Netw
     files = sorted(CHECKPOINTS.glob(f"{kind.checkpoint}_0.*.safetensors"))
     if not files:
         raise CheckpointError(
-            f"there are no weights {kind.checkpoint}_0.*.safetensors in {str(CHECKPOINTS)!r}: take the repository's, or "
-            f"train resnet and vit with benchmarks/networks.py --train"
+            f"there are no weights {kind.checkpoint}_0.*.safetensors in {str(CHECKPOINTS)!r}: take the repository's; "
+            "those of resnet and vit can be trained with benchmarks/networks.py --train"
         )
     model.load_state_dict(load_file(files[-1]))
     images = frpt.data.load(kind.dataset, split, data)
@@ -172,7 +172,7 @@ def load(name: str, data: str | Path | None = None, split: str = "test") -> Netw
 def tones(count: int, seed: int, noise: float = 2.0) -> tuple[Tensor, Tensor, Tensor]:
     """(clean, noisy, pitch bin): (n, 1024) twice and (n,). Eight harmonics of random strength and phase.
 
-    noise: its standard deviation relative to the tone's; CREPE finds 91 % of the clean pitches and 54 % at 2. Pitches
+    noise: its standard deviation relative to the tone's; CREPE finds 90 % of the clean pitches and 53 % at 2. Pitches
     are bin centres from 63 to 1,003 Hz: of lower ones, a frame holds few periods.
     """
     g = torch.Generator().manual_seed(seed)
