@@ -9,13 +9,14 @@ Columns, over the samples that DDN finds a feature for: mean deviation ‖target
 the share for which the network, run on from our target, predicts the label, strictly; ours / DDN's per sample, median
 and 95th percentile, where the label wins in ours (a target that does not give it can be as near as one likes). "DDN
 finds": their share; "else ours": of the others, for how many the label wins in our target. passes: what a batch takes
-by the clock after a first one, in passes of the same rest on the same batch, one thread. Run it with
-``make bench-nearest``.
+by the clock after a first one, in passes of the same rest on the same batch, one thread. ``make bench-nearest`` runs it.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import operator
 import sys
 import warnings
 from pathlib import Path
@@ -44,8 +45,8 @@ def run_from(model: nn.Module, x: Tensor, at: str, value: Tensor | None = None) 
     held: list[Tensor] = []
 
     def hook(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        held.append(output.clone() if value is None else value)
-        return output if value is None else value
+        held.append(output if value is None else value)
+        return held[0].clone()  # the next op may work in place
 
     handle = model.get_submodule(at).register_forward_hook(hook)
     try:
@@ -60,6 +61,10 @@ def rest_of(model: nn.Module, x: Tensor, at: str) -> tuple[Tensor, nn.Module]:
 
     What does not depend on the value is left out (the layers before) or computed once (branches beside it).
     """
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if hasattr(module, "inplace"):
+            module.inplace = False  # an op in place counts as used: it would stay in the rest, with all before it
     with torch.no_grad():
         anchor, out = run_from(model, x, at)
         traced = make_fx(lambda value: run_from(model, x, at, value)[1])(anchor)
@@ -68,7 +73,13 @@ def rest_of(model: nn.Module, x: Tensor, at: str) -> tuple[Tensor, nn.Module]:
             warnings.simplefilter("ignore")
             rest = split_const_subgraphs(traced)
         torch.testing.assert_close(rest(anchor), out)
-        return anchor, rest
+    used = {node for node in rest.graph.nodes if node.op == "placeholder"}
+    for node in rest.graph.nodes:
+        if not used.isdisjoint(node.all_input_nodes):
+            used.add(node)
+        elif node.op == "call_function" and node.target is not operator.getitem:
+            raise RuntimeError(f"the rest after {at} computes {node}, which does not depend on it")
+    return anchor, rest
 
 
 @torch.no_grad()
@@ -125,7 +136,7 @@ def compare(
     reference, finds = f"{float(nearest[found].mean()):.4f}", f"{100 * float(found.float().mean()):.0f}"
     try:
         rec = rev.reconstruct(x, y, at=at)
-        passes = seconds(lambda: rev.reconstruct(x, y, at=at), options.repeats) / seconds(one_pass, 5)
+        passes = seconds(lambda: rev.reconstruct(x, y, at=at), options.repeats) / seconds(one_pass, 11)
     except (FrptError, torch.linalg.LinAlgError) as error:
         print(f"{network.name} {at}: {error}", file=sys.stderr)
         return (network.name, at, "failed", reference, "", "", "", finds, "", "")
