@@ -9,7 +9,7 @@ Columns, over the samples that DDN finds a feature for: mean deviation ‖target
 the share for which the network, run on from our target, predicts the label, strictly; ours / DDN's per sample, median
 and 95th percentile, where the label wins in ours (a target that does not give it can be as near as one likes). "DDN
 finds": their share; "else ours": of the others, for how many the label wins in our target. passes: what a batch takes
-by the clock after a first one, in passes of the same rest on the same batch, one thread. ``make bench-nearest`` runs it.
+by the clock after a first one, in passes of the same rest on the same batch, one thread. (``make bench-nearest``)
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def run_from(model: nn.Module, x: Tensor, at: str, value: Tensor | None = None) 
     held: list[Tensor] = []
 
     def hook(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        held.append(output if value is None else value)
-        return held[0].clone()  # the next op may work in place
+        held.append(output.clone() if value is None else value)  # the next op may work in place
+        return output if value is None else value
 
     handle = model.get_submodule(at).register_forward_hook(hook)
     try:
@@ -85,7 +85,7 @@ def rest_of(model: nn.Module, x: Tensor, at: str) -> tuple[Tensor, nn.Module]:
 @torch.no_grad()
 def wins(model: nn.Module, x: Tensor, y: Tensor, at: str, value: Tensor) -> Tensor:
     """For which samples the network, run on from the value, predicts the label and no other class as well: (b,)."""
-    out = run_from(model, x, at, value)[1]
+    out = run_from(model, x, at, value.clone())[1]
     others = out.scatter(1, y[:, None], -torch.inf)
     return out.gather(1, y[:, None])[:, 0] > others.amax(1)
 
@@ -159,9 +159,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=64, help="samples of each network")
     parser.add_argument("--all", action="store_true", help="the first samples, and not the first that are wrong")
     parser.add_argument("--preset", default="default")
-    parser.add_argument(
-        "--paper", action="store_const", const="paper", dest="preset", help="the same as --preset paper"
-    )
+    parser.add_argument("--paper", action="store_const", const="paper", dest="preset", help="as --preset paper")
     parser.add_argument("--steps", type=int, default=300, help="of DDN")
     parser.add_argument("--radii", type=float, nargs="+", default=[0.02, 0.2], help="deviations that DDN starts from")
     parser.add_argument("--repeats", type=int, default=1, help="of our side, for the time")
@@ -181,9 +179,7 @@ def main() -> None:
             rev = frpt.Reverser(network.model, x, preset=options.preset)
             layers = options.layers or network.layers
             if unknown := set(layers) - {module for module, _ in network.model.named_modules()}:
-                raise OptionError(
-                    f"{name} has no modules {', '.join(sorted(unknown))}: try {', '.join(network.layers)}"
-                )
+                raise OptionError(f"{name} has no {', '.join(sorted(unknown))}: try {', '.join(network.layers)}")
             for at in layers:
                 rows.append(compare(network, rev, x, y, at, options))
                 print(f"{rows[-1][0]:8} {rows[-1][1]:9} " + " ".join(f"{v:>12}" for v in rows[-1][2:]), flush=True)
