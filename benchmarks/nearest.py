@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import argparse
 import copy
-import operator
 import sys
-import warnings
 from pathlib import Path
 
 import networks
 import torch
 from reconstruct import seconds
 from torch import Tensor, nn
-from torch.fx.experimental.const_fold import split_const_subgraphs
+from torch.fx import Interpreter
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import frpt
@@ -59,26 +57,31 @@ def run_from(model: nn.Module, x: Tensor, at: str, value: Tensor | None = None) 
 def rest_of(model: nn.Module, x: Tensor, at: str) -> tuple[Tensor, nn.Module]:
     """(the layer's value, the function from it to the output for just these samples).
 
-    What does not depend on the value is left out (the layers before) or computed once (branches beside it).
+    What does not depend on the value is left out (the layers before) or a constant (branches beside it), so that a pass
+    is one of the rest alone. The tools of torch.fx for that leave ops in place, and attention, where they are.
     """
     model = copy.deepcopy(model)
     for module in model.modules():
         if hasattr(module, "inplace"):
-            module.inplace = False  # an op in place counts as used: it would stay in the rest, with all before it
+            module.inplace = False  # the rest shall not write into the value it is given
     with torch.no_grad():
         anchor, out = run_from(model, x, at)
-        traced = make_fx(lambda value: run_from(model, x, at, value)[1])(anchor)
-        traced.graph.eliminate_dead_code()
-        with warnings.catch_warnings():  # it names constants before it has moved them
-            warnings.simplefilter("ignore")
-            rest = split_const_subgraphs(traced)
-        torch.testing.assert_close(rest(anchor), out)
-    used = {node for node in rest.graph.nodes if node.op == "placeholder"}
-    for node in rest.graph.nodes:
-        if not used.isdisjoint(node.all_input_nodes):
+        rest = make_fx(lambda value: run_from(model, x, at, value)[1])(anchor)
+        run = Interpreter(rest, garbage_collect_values=False)
+        run.run(anchor)
+    graph, used = rest.graph, set()
+    for i, node in enumerate(graph.nodes):
+        if node.op in ("placeholder", "output") or not used.isdisjoint(node.all_input_nodes):
             used.add(node)
-        elif node.op == "call_function" and node.target is not operator.getitem:
-            raise RuntimeError(f"the rest after {at} computes {node}, which does not depend on it")
+        elif isinstance(run.env[node], Tensor):
+            rest.register_buffer(f"constant{i}", run.env[node])
+            with graph.inserting_before(node):
+                node.replace_all_uses_with(graph.get_attr(f"constant{i}"))
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output"):
+            graph.erase_node(node)
+    rest.recompile()
+    torch.testing.assert_close(rest(anchor), out)
     return anchor, rest
 
 
