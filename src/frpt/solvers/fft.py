@@ -18,6 +18,7 @@ from torch import Tensor
 from frpt.presets import Gate
 from frpt.solvers.base import norm
 from frpt.solvers.gate import Systems, admissible
+from frpt.solvers.svd import lost, pseudo_inverse, svd
 from frpt.solvers.torus import Torus
 
 _UNSAFE = 1e-10
@@ -51,6 +52,8 @@ class Spectral:
             found = torch.matmul(block.inverse, wanted, out=delta[block.part])
             if gate.enabled:
                 failed |= block.damp(found, wanted, start, norm(anchor), gate)
+            if block.lost:
+                failed |= (wanted != 0).flatten(0, 2).any(0)
         change = torus.maps("inputs", torus.inverse(delta))
         return Systems(anchor + change, failed, torch.zeros(len(anchor), dtype=torch.long, device=anchor.device))
 
@@ -78,11 +81,14 @@ class Block:
         pivots = factor.diagonal(dim1=-2, dim2=-1).abs()
         safe = (info == 0) & (pivots.amin(-1) ** 2 > _UNSAFE * pivots.amax(-1) ** 2)
         self.unsure = ~safe.all(1)
+        self.lost = False  # whether a frequency could not be decomposed: it keeps its anchor
         factor = torch.where(safe[..., None, None], factor, torch.eye(min(outputs, inputs)).to(factor))
         gained = torch.cholesky_solve(wide, factor)  # (wide wideᴴ)⁻¹ wide
         self.inverse = (gained.mH if self.reduces else gained).contiguous()
         if bool(self.unsure.any()):
-            self.inverse[self.unsure] = _truncated(symbol[self.unsure])
+            factors = svd(symbol[self.unsure])
+            self.inverse[self.unsure] = pseudo_inverse(factors)
+            self.lost = bool((lost(factors[1]) & (symbol[self.unsure] != 0).flatten(2).any(2)).any())
 
     @cached_property
     def frobenius(self) -> Tensor:
@@ -147,18 +153,9 @@ def _pairs(spectrum: Tensor) -> Tensor:
     return spectrum.mT.reshape(-1, spectrum.shape[-2])
 
 
-def _truncated(symbol: Tensor) -> Tensor:
-    """A⁺ by singular values, the numerically zero ones left out."""
-    u, s, vh = torch.linalg.svd(symbol, full_matrices=False)
-    cut = torch.finfo(s.dtype).eps * max(symbol.shape[-2:]) * s.amax(-1, keepdim=True)
-    gain = torch.where(s > cut, 1 / s.clamp_min(torch.finfo(s.dtype).tiny), 0.0)
-    inverse: Tensor = vh.mH @ (gain[..., None] * u.mH)
-    return inverse
-
-
 def _tikhonov(A: Tensor, d: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
     """(AᴴA + αI)⁻¹ Aᴴ d with the α of every pair, from one singular value decomposition per frequency. A.2.3."""
-    u, s, vh = torch.linalg.svd(A, full_matrices=False)
+    u, s, vh = svd(A)
     top = s.amax(-1)[..., None]  # (f, g, 1)
     alpha = torch.maximum((top / gate.kappa) ** 2, torch.finfo(s.dtype).eps * (top**2).clamp_min(1.0))
     room = gate.magnitude - anchor.abs().amax(-2)

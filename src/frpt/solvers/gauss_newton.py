@@ -9,6 +9,7 @@ from frpt.solvers.composite import Answer, Problem, in_parts, row_norm, spread
 from frpt.solvers.dense import Batched
 from frpt.solvers.gate import passes as reliable
 from frpt.solvers.gate import tikhonov
+from frpt.solvers.svd import lost
 
 SHRINK = 0.8
 TRIALS = 8
@@ -75,6 +76,7 @@ def _step(problem: Problem, jacobian: Tensor, a: Tensor, residual: Tensor, index
     damped = torch.zeros(len(a), dtype=torch.bool, device=a.device)
     if problem.gate.enabled:
         damped = ~reliable(prepared, here, here + step, right, problem.gate)
+    damped |= lost(prepared.s)  # of J nothing is known: towards the anchor, where that helps
     if bool(damped.any()):
         rows = damped.nonzero().squeeze(1)
         anchor = problem.anchor[index].double().flatten(1)[..., None][rows]
