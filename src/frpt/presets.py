@@ -71,10 +71,12 @@ class SolverOptions:
     """What ``auto`` takes where the Jacobian is larger than ``jacobian_entries``."""
     damping: float = 1.0
     """First step length of Gauss–Newton."""
+    adam_rate: float = 1e-2
+    """Learning rate of the ``adam`` solver; the paper's (B.1.2)."""
     longest_step: float = math.inf
-    """Norm a Gauss–Newton step is cut to."""
+    """Norm a Gauss–Newton or Adam step of a sample is cut to."""
     iterations: int = 25
-    """Upper limit of passes a composite solver makes over a block."""
+    """Upper limit of passes a composite solver makes over a block; of steps for Gauss–Newton and Adam."""
     closing_iterations: int = 40
     """Upper limit of passes over the whole path, for each start and aim of the closing step."""
     tolerance: float = 1e-6
@@ -84,7 +86,14 @@ class SolverOptions:
     memory: int = 10
     """Pairs the secant solver keeps per sample."""
     jacobian_entries: int = 90_000
-    """Largest per-sample Jacobian that ``auto`` materialises for Gauss–Newton."""
+    """Largest Jacobian that ``auto`` materialises for Gauss–Newton."""
+    jacobian_counts: Literal["sample", "batch"] = "sample"
+    """Whose entries ``jacobian_entries`` limits. A batch of b samples has (b · inputs)(b · outputs), as one Jacobian.
+
+    The paper's text (III-C, B.1.2) says "the estimated number of entries" and not of what; its code counts the batch,
+    and the ``paper`` preset follows it. The solver of a block then depends on the batch size, and with it the target
+    of a sample on the company it is in: which is why the other presets do not.
+    """
     conv: ConvSolver = "auto"
     """How convolutions are solved: see ``frpt.ops.conv``."""
     fill: Literal["residual", "zeros"] = "residual"
@@ -113,11 +122,12 @@ class SolverOptions:
             raise OptionError(f"unknown composite solver {self.composite!r}: there are {', '.join(COMPOSITE_SOLVERS)}")
         if self.conv not in CONV_SOLVERS:
             raise OptionError(f"unknown convolution solver {self.conv!r}: there are {', '.join(CONV_SOLVERS)}")
+        if self.jacobian_counts not in ("sample", "batch"):
+            raise OptionError(f"SolverOptions.jacobian_counts must be sample or batch, got {self.jacobian_counts!r}")
         if self.fill not in ("residual", "zeros"):
             raise OptionError(f"SolverOptions.fill must be residual or zeros, got {self.fill!r}")
-        numbers = [
-            f.name for f in fields(self) if f.name not in ("dtype", "composite", "large", "conv", "fill", "closed")
-        ]
+        choices = ("dtype", "composite", "large", "jacobian_counts", "conv", "fill", "closed")
+        numbers = [f.name for f in fields(self) if f.name not in choices]
         _require_positive(self, *numbers, *(["closed"] if self.closed is not None else []))
 
 
@@ -158,6 +168,7 @@ PRESETS = {
             longest_step=10.0,
             iterations=20,
             jacobian_entries=50_000_000,
+            jacobian_counts="batch",
             conv="fft_padded",
             fill="zeros",
         ),

@@ -227,7 +227,7 @@ class Walk:
         share = self.preset.solver.closed if closed is None else closed
         problem = Problem(
             fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within,
-            repeats=self.captured.dynamic, closed=share,
+            repeats=self.captured.dynamic, closed=share, batch=self.batch,
         )  # fmt: skip
         return problem, at, fn
 

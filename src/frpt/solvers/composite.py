@@ -44,6 +44,8 @@ class Problem:
     """Whether fn takes one sample several times at once; a graph of fixed batch size does not."""
     closed: float | None = None
     """Stop at this share of the residual at the anchor, instead of ``options.tolerance`` of the target."""
+    batch: int | None = None
+    """Samples of the batch these were taken from (those that need no correction are left out); None: these are all."""
 
     @property
     def enough(self) -> Tensor:
@@ -103,14 +105,17 @@ class Answer:
 
 
 def chosen(problem: Problem, name: str) -> str:
-    """What ``auto`` stands for: Gauss–Newton where the per-sample Jacobian is small, else ``options.large``.
+    """What ``auto`` stands for: Gauss–Newton where the Jacobian is small, else ``options.large``.
 
     ``few_outputs`` is for few outputs: where there are more, the same is done by secant steps.
     """
     if name != "auto":
         return "secant" if name == "few_outputs" and problem.outputs > FEW else name
-    small = problem.inputs * problem.outputs <= problem.options.jacobian_entries
-    return "gauss_newton" if small else problem.options.large
+    options, count = problem.options, 1
+    if options.jacobian_counts == "batch":
+        count = len(problem.anchor) if problem.batch is None else problem.batch
+    entries = (count * problem.inputs) * (count * problem.outputs)
+    return "gauss_newton" if entries <= options.jacobian_entries else options.large
 
 
 def solve(problem: Problem, name: str = "auto") -> Answer:

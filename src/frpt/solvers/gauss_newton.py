@@ -13,7 +13,7 @@ from frpt.solvers.svd import lost
 
 SHRINK = 0.8
 TRIALS = 8
-STEPS = 20
+"""Backtracking: factor on the step's length, lengths tried (B.1.2)."""
 _COPIES = 5
 """Tensors of a Jacobian's size alive at one time: rows as pulled, their stack, its double, the factors."""
 
@@ -31,7 +31,7 @@ def _solve(problem: Problem) -> Answer:
     fallback = torch.zeros(count, dtype=torch.bool, device=value.device)
     enough = problem.enough
     index = (row_norm(problem.target - phi) > enough).nonzero().squeeze(1)
-    for _ in range(STEPS):
+    for _ in range(problem.options.iterations):
         if len(index) == 0:
             break
         passes[index] += 1
