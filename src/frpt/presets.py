@@ -110,6 +110,15 @@ class SolverOptions:
     linear_iterations: int = 100
     linear_tolerance: float = 1e-9
     """Limits of plain conjugate gradients on a linear map; the paper's (B.1.2)."""
+    seconds: float | None = 1800.0
+    """Time that one composite unit, or the closing step, may take with one batch; None: any.
+
+    A solver that has used it up stops with the best so far: samples not finished count as a fallback, and a
+    ``SlowUnitWarning`` names the unit. It is looked at between steps, and between the rows of a Jacobian; one
+    factorisation is not interrupted. Such a result depends on the machine and what else it does, and cannot be
+    reproduced. The default, half an hour for a batch, is out of reach of normal work: it keeps a Jacobian that fits
+    into memory and not into a day from being waited for.
+    """
     range_iterations: int = 100
     """Limit of the corrections that keep a target inside the range of the op before (see docs/method.md)."""
 
@@ -126,9 +135,10 @@ class SolverOptions:
             raise OptionError(f"SolverOptions.jacobian_counts must be sample or batch, got {self.jacobian_counts!r}")
         if self.fill not in ("residual", "zeros"):
             raise OptionError(f"SolverOptions.fill must be residual or zeros, got {self.fill!r}")
-        choices = ("dtype", "composite", "large", "jacobian_counts", "conv", "fill", "closed")
+        choices = ("dtype", "composite", "large", "jacobian_counts", "conv", "fill", "closed", "seconds")
         numbers = [f.name for f in fields(self) if f.name not in choices]
-        _require_positive(self, *numbers, *(["closed"] if self.closed is not None else []))
+        optional = [name for name in ("closed", "seconds") if getattr(self, name) is not None]
+        _require_positive(self, *numbers, *optional)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from frpt.rules.conv import absorbs
 from frpt.rules.registry import Call, Site, bind
 from frpt.samples import relative
 from frpt.solvers.base import UNBOUNDED, Measure, Range, Solution
+from frpt.solvers.clock import Clock
 from frpt.solvers.closing import Project, close
 from frpt.solvers.composite import BlockFunction, Problem, chosen, row_norm, solve
 from frpt.solvers.stationary import SAMPLES, Stationary, learn
@@ -48,6 +49,7 @@ class Network:
         self.plans: dict[str, Plan] = {}
         self.ranges = ranges(captured.nodes)
         self.prepared: dict[tuple[Node, Node], dict[str, tuple[Any, Any]]] = {}
+        self.told: set[str] = set()  # units that have been warned of as slow
         self._stationary: dict[tuple[Node, Node], Stationary | None] = {}
 
     def stationary(self, unit: Unit) -> Stationary | None:
@@ -228,6 +230,7 @@ class Walk:
         problem = Problem(
             fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within,
             repeats=self.captured.dynamic, closed=share, batch=self.batch,
+            clock=Clock(unit.where, self.preset.solver.seconds, self.found.told),
         )  # fmt: skip
         return problem, at, fn
 

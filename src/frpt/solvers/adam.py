@@ -20,6 +20,8 @@ def solve(problem: Problem) -> Answer:
     start = least.clone()
     steps = 0
     for _ in range(options.iterations):
+        if problem.clock.over():
+            break
         steps += 1
         with torch.enable_grad():
             relative = _square(problem.fn(point, index) - problem.target) / (_square(problem.target) + 1e-12)

@@ -35,6 +35,15 @@ def close(
     minimum deviation between two that close. Many outputs may be as good as the target (any in which the label wins):
     where it is not reached, ``project`` gives the acceptable output nearest to the one that is, to go on towards.
     """
+    with problem.clock:
+        answer, reached = _closed(problem, walked, project, exact)
+    late = problem.clock.stopped & (row_norm(problem.target - reached) > problem.enough)
+    return replace(answer, fallback=answer.fallback | late), reached
+
+
+def _closed(
+    problem: Problem, walked: tuple[Tensor, Tensor], project: Project | None, exact: bool
+) -> tuple[Answer, Tensor]:
     before, after = row_norm(problem.target - problem.output), row_norm(problem.target - walked[1])
     none = torch.zeros_like(after, dtype=torch.long)
     best = _Best(walked[0].clone(), walked[1].clone(), none, none.bool())

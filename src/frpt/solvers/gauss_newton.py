@@ -32,7 +32,7 @@ def _solve(problem: Problem) -> Answer:
     enough = problem.enough
     index = (row_norm(problem.target - phi) > enough).nonzero().squeeze(1)
     for _ in range(problem.options.iterations):
-        if len(index) == 0:
+        if len(index) == 0 or problem.clock.over():
             break
         passes[index] += 1
         moved = _advance(problem, value, phi, fallback, index)
@@ -46,14 +46,19 @@ def _solve(problem: Problem) -> Answer:
 def _advance(problem: Problem, value: Tensor, phi: Tensor, fallback: Tensor, index: Tensor) -> Tensor:
     """One step of the samples ``index``, written to value, phi and fallback; (k,) bool: which samples moved."""
     jacobian = jacobians(problem, value[index], index)
+    if jacobian is None:
+        return torch.zeros(len(index), dtype=torch.bool, device=index.device)
     residual = (problem.target[index] - phi[index]).double().flatten(1)
     step, damped = _step(problem, jacobian, value[index], residual, index)
     fallback[index] |= damped
     return _backtrack(problem, value, phi, step, index)
 
 
-def jacobians(problem: Problem, a: Tensor, index: Tensor) -> Tensor:
-    """J: (k, outputs, inputs) of every sample: samples are independent, so one pull per output serves all."""
+def jacobians(problem: Problem, a: Tensor, index: Tensor) -> Tensor | None:
+    """J: (k, outputs, inputs) of every sample: samples are independent, so one pull per output serves all.
+
+    None where time has run out meanwhile.
+    """
     with torch.enable_grad():
         point = a.detach().requires_grad_(True)
         out = problem.fn(point, index).flatten(1)
@@ -62,6 +67,8 @@ def jacobians(problem: Problem, a: Tensor, index: Tensor) -> Tensor:
     for unit in units:
         (row,) = torch.autograd.grad(out, point, unit.expand_as(out), retain_graph=True)
         rows.append(row.flatten(1))
+        if problem.clock.over():
+            return None
     return torch.stack(rows, 1).double()
 
 
