@@ -45,8 +45,14 @@ class Gate:
     """κ_eff: the fallback damps with α ≥ (σ_max / κ_eff)²."""
     floor: float = 1e-2
     """The reference norm of the deviation test is at least ``floor · √n``."""
+    coefficients: Literal["unitary", "raw"] = "unitary"
+    """Which Fourier coefficients the FFT solvers' bounds ``magnitude`` and ``floor`` are for: of the unitary transform,
+    so that they mean the same at every map size; or of the plain one, √(h · w) times as large, as in the paper's code.
+    """
 
     def __post_init__(self) -> None:
+        if self.coefficients not in ("unitary", "raw"):
+            raise OptionError(f"Gate.coefficients must be unitary or raw, got {self.coefficients!r}")
         _require_positive(self, "magnitude", "deviation", "kappa", "floor")
         for name in ("residual", "optimality"):
             if getattr(self, name) is not None:
@@ -172,6 +178,7 @@ PRESETS = {
     ),
     "paper": Preset(
         "paper",
+        gate=Gate(coefficients="raw"),
         solver=SolverOptions(
             large="adam",
             damping=0.8,

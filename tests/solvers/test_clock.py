@@ -197,3 +197,10 @@ def test_other_limits_are_refused(seconds: object) -> None:
     with pytest.raises(OptionError, match="seconds must be a positive number"):
         SolverOptions(seconds=seconds)  # type: ignore[arg-type]
     assert SolverOptions(seconds=None).seconds is None
+
+
+def test_ops_have_the_limit_of_their_preset(ticking: Ticking) -> None:
+    anchor = torch.ones(2, 3, dtype=torch.float64)
+    with pytest.warns(SlowUnitWarning, match=r"^ops\.composite"):
+        found = frpt.ops.composite(anchor, anchor + 50, lambda a: a**3, "gauss_newton", preset=paper(2.0))
+    assert found.fallback.all()

@@ -9,7 +9,9 @@ the answer is the exact one of a slightly different map. For the true one see ``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -41,7 +43,7 @@ class Spectral:
 
     def solve(self, anchor: Tensor, residual: Tensor, gate: Gate) -> Systems:
         """Anchored correction of every sample; pairs of frequency and sample that fail the gate are damped, alone."""
-        torus = self.torus
+        torus, gate = self.torus, self._scaled(gate)
         width = torus.channels("inputs")
         start = _Lazy(lambda: torus.spectrum(torus.grid("inputs", anchor)))
         d = torus.spectrum(torus.grid("outputs", self._filled(anchor, residual)))
@@ -56,6 +58,13 @@ class Spectral:
                 failed |= (wanted != 0).flatten(0, 2).any(0)
         change = torus.maps("inputs", torus.inverse(delta))
         return Systems(anchor + change, failed, torch.zeros(len(anchor), dtype=torch.long, device=anchor.device))
+
+    def _scaled(self, gate: Gate) -> Gate:
+        """The gate for unitary coefficients: raw ones are √places times as large, and so are the bounds for them."""
+        if gate.coefficients == "unitary":
+            return gate
+        size = math.prod(self.torus.size) ** 0.5
+        return replace(gate, magnitude=gate.magnitude / size, floor=gate.floor / size, coefficients="unitary")
 
     def _filled(self, anchor: Tensor, residual: Tensor) -> Tensor:
         return residual + self.torus.conv.apply(anchor) if self.zero_filled else residual
