@@ -120,8 +120,9 @@ class SolverOptions:
     """Time that one composite unit, or the closing step, may take with one batch; None: any.
 
     A solver that has used it up stops with the best so far: samples not finished count as a fallback, and a
-    ``SlowUnitWarning`` names the unit. It is looked at between steps, and between the rows of a Jacobian; one
-    factorisation is not interrupted. Such a result depends on the machine and what else it does, and cannot be
+    ``SlowUnitWarning`` names the unit. It is looked at between steps, and between the rows of a Jacobian; the
+    factorisation of the Jacobians that memory holds at a time is not interrupted (two of 3,072 × 3,072 took a minute
+    on one core). Such a result depends on the machine and what else it does, and cannot be
     reproduced. The default, half an hour for a batch, is out of reach of normal work: it keeps a Jacobian that fits
     into memory and not into a day from being waited for.
     """
