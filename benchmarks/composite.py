@@ -299,7 +299,7 @@ def whole(nets: Nets) -> None:
         for preset in ("default", "adam"):
             chosen = PRESETS["default"]
             if preset == "adam":
-                chosen = replace(chosen, solver=replace(chosen.solver, composite="adam"), closing=None)
+                chosen = replace(chosen, solver=replace(chosen.solver, composite="adam", iterations=20), closing=None)
             rev = frpt.Reverser(net.model, net.x[-8:], preset=chosen)
             start = time.perf_counter()
             rev.reconstruct(x, y, at=str(at))

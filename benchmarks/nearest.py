@@ -2,14 +2,15 @@
 
 Trained networks (networks.py), samples that they get wrong, and for each layer two answers to "which feature near
 this one gives the label?": frpt's, and foolbox's ``DDNAttack`` on the rest of the network, started from two radii, the
-nearer success per sample. DDN has the easier problem: it is not held in the range of the op before, so that its
-feature behind a ReLU may be negative. It takes two passes (forward and backward of the rest) per step, one per radius.
+nearer success per sample. Behind a ReLU both are held at or above zero (foolbox's bounds); other ranges than that bind
+ours alone. DDN takes two passes (forward and backward of the rest) per step, one per radius.
 
 Columns, over the samples that DDN finds a feature for: mean deviation ‖target − anchor‖/‖anchor‖ of both; "label wins":
 the share for which the network, run on from our target, predicts the label, strictly; ours / DDN's per sample, median
 and 95th percentile, where the label wins in ours (a target that does not give it can be as near as one likes). "DDN
-finds": their share; "else ours": of the others, for how many the label wins in our target. passes: what a batch takes
-by the clock after a first one, in passes of the same rest on the same batch, one thread. (``make bench-nearest``)
+finds": their share; "else ours": of the others, for how many the label wins in our target. counted: passes of the rest
+that our solver makes for a sample, a forward pass counted 0.35. passes: what a batch takes by the clock after a first
+one, in passes of the same rest on the same batch, one thread. (``make bench-nearest``)
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import frpt
 from frpt.errors import FrptError, OptionError
 
 HEAD = ("network", "layer", "deviation", "DDN", "median ratio", "95 %", "label wins %", "DDN finds %", "else ours",
-        "passes")  # fmt: skip
+        "counted", "passes")  # fmt: skip
 SCALE = 20.0
 """Norm that anchors are scaled to for DDN, whose longest step is 1: that is then a deviation of 0.05, a usual one.
 
@@ -108,13 +109,14 @@ class Scaled(nn.Module):
         return self.rest(z * self.scale)
 
 
-def ddn(rest: nn.Module, anchor: Tensor, y: Tensor, radii: list[float], steps: int) -> list[Tensor]:
-    """DDN's feature for each starting radius (a deviation); the anchor itself where it finds none."""
+def ddn(rest: nn.Module, anchor: Tensor, y: Tensor, low: float, radii: list[float], steps: int) -> list[Tensor]:
+    """DDN's feature for each starting radius (a deviation); the anchor itself where it finds none. low: of the range."""
     import foolbox
 
     scale = (norms(anchor) / SCALE).reshape(-1, *[1] * (anchor.dim() - 1))
     wide = 100 * SCALE  # bounds that cut nothing: no entry of an anchor is larger than SCALE
-    model = foolbox.PyTorchModel(Scaled(rest, scale).eval(), bounds=(-wide, wide), device="cpu")
+    bounds = (0.0 if low == 0 else -wide, wide)
+    model = foolbox.PyTorchModel(Scaled(rest, scale).eval(), bounds=bounds, device="cpu")
     label = foolbox.criteria.TargetedMisclassification(y)
     attacks = [foolbox.attacks.DDNAttack(init_epsilon=SCALE * radius, steps=steps) for radius in radii]
     return [attack.run(model, anchor / scale, label) * scale for attack in attacks]
@@ -132,7 +134,7 @@ def compare(
         torch.autograd.grad(rest(leaf).square().sum(), leaf)
 
     nearest, found = torch.full((len(y),), torch.inf), torch.zeros(len(y), dtype=torch.bool)
-    for value in ddn(rest, anchor, y, options.radii, options.steps):
+    for value in ddn(rest, anchor, y, rev.interval(at)[0], options.radii, options.steps):
         won = wins(model, x, y, at, value)
         nearest = torch.where(won, torch.minimum(nearest, norms(value - anchor) / norms(anchor)), nearest)
         found |= won
@@ -142,7 +144,7 @@ def compare(
         passes = seconds(lambda: rev.reconstruct(x, y, at=at), options.repeats) / seconds(one_pass, 11)
     except (FrptError, torch.linalg.LinAlgError) as error:
         print(f"{network.name} {at}: {error}", file=sys.stderr)
-        return (network.name, at, "failed", reference, "", "", "", finds, "", "")
+        return (network.name, at, "failed", reference, "", "", "", finds, "", "", "")
     ours, won = norms(rec.target - anchor) / norms(anchor), wins(model, x, y, at, rec.target)
     both = found & won & ~wins(model, x, y, at, anchor)  # with --all, the label wins in some anchors
     ratio = (ours[both] / nearest[both]).quantile(torch.tensor([0.5, 0.95])).tolist() if both.any() else []
@@ -150,7 +152,7 @@ def compare(
     return (
         network.name, at, f"{float(ours[found].mean()):.4f}", reference, middle, high,
         f"{100 * float(won[found].float().mean()):.0f}", finds, f"{int(won[~found].sum())} of {int((~found).sum())}",
-        f"{passes:.1f}",
+        "–" if rec.passes is None else f"{float(rec.passes.mean()):.1f}", f"{passes:.1f}",
     )  # fmt: skip
 
 

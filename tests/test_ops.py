@@ -129,7 +129,7 @@ def test_adam_is_the_papers_twenty_steps() -> None:
     anchor = torch.randn(3, 6, generator=generator(0), dtype=torch.float64)
     with torch.no_grad():
         target = anchor + 0.1 + inner(anchor)
-    found = frpt.ops.composite(anchor, target, lambda a: a + inner(a), solver="adam")
+    found = frpt.ops.composite(anchor, target, lambda a: a + inner(a), solver="adam", preset="paper")
     assert (found.iterations <= 20).all()
     assert (found.ccp < found.ccp_before).all()
 

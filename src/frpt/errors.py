@@ -112,5 +112,12 @@ class SweepError(FrptError, RuntimeError):
     """Runs of an experiment that failed, or a table of results that belongs to something else."""
 
 
+class SlowUnitWarning(UserWarning):
+    """A composite unit used up ``SolverOptions.seconds``; its samples that were not finished are reported as fallback.
+
+    Issued once per unit of a ``Reverser``; further batches through the unit are stopped as well.
+    """
+
+
 class EvalModeWarning(UserWarning):
     """The model is in train mode; reconstruction uses eval behaviour and restores the mode afterwards."""

@@ -13,6 +13,7 @@ from frpt.presets import COMPOSITE_SOLVERS, PRESETS, Gate, Preset
 from frpt.presets import preset as preset_of
 from frpt.rules.registry import Call, plain_site, rule_for
 from frpt.solvers.base import Measure, Solution
+from frpt.solvers.clock import Clock
 from frpt.solvers.composite import Problem, chosen, solve
 from frpt.solvers.convolution import MODES
 from frpt.solvers.stationary import learn
@@ -144,8 +145,9 @@ def composite(
     _check(anchor, output, target, "ops.composite")
     _check_derivative(anchor, fn)
     problem = Problem(
-        lambda a, _: fn(a), anchor.detach(), target.to(output), output, gate or chosen_preset.gate, chosen_preset.solver
-    )
+        lambda a, _: fn(a), anchor.detach(), target.to(output), output, gate or chosen_preset.gate,
+        chosen_preset.solver, clock=Clock("ops.composite", chosen_preset.solver.seconds),
+    )  # fmt: skip
     if (name := chosen(problem, solver)) == "secant":
         with torch.no_grad():
             around = (anchor, output) if typical is None else (typical, fn(typical))

@@ -45,8 +45,14 @@ class Gate:
     """κ_eff: the fallback damps with α ≥ (σ_max / κ_eff)²."""
     floor: float = 1e-2
     """The reference norm of the deviation test is at least ``floor · √n``."""
+    coefficients: Literal["unitary", "raw"] = "unitary"
+    """Which Fourier coefficients the FFT solvers' bounds ``magnitude`` and ``floor`` are for: of the unitary transform,
+    so that they mean the same at every map size; or of the plain one, √(h · w) times as large, as in the paper's code.
+    """
 
     def __post_init__(self) -> None:
+        if self.coefficients not in ("unitary", "raw"):
+            raise OptionError(f"Gate.coefficients must be unitary or raw, got {self.coefficients!r}")
         _require_positive(self, "magnitude", "deviation", "kappa", "floor")
         for name in ("residual", "optimality"):
             if getattr(self, name) is not None:
@@ -71,10 +77,12 @@ class SolverOptions:
     """What ``auto`` takes where the Jacobian is larger than ``jacobian_entries``."""
     damping: float = 1.0
     """First step length of Gauss–Newton."""
+    adam_rate: float = 1e-2
+    """Learning rate of the ``adam`` solver; the paper's (B.1.2)."""
     longest_step: float = math.inf
-    """Norm a Gauss–Newton step is cut to."""
+    """Norm a Gauss–Newton or Adam step of a sample is cut to."""
     iterations: int = 25
-    """Upper limit of passes a composite solver makes over a block."""
+    """Upper limit of passes a composite solver makes over a block; of steps for Gauss–Newton and Adam."""
     path_iterations: int = 40
     """Upper limit of passes over the whole path, for each start and aim, where the target is an output."""
     tolerance: float = 1e-6
@@ -82,7 +90,14 @@ class SolverOptions:
     memory: int = 10
     """Pairs the secant solver keeps per sample."""
     jacobian_entries: int = 90_000
-    """Largest per-sample Jacobian that ``auto`` materialises for Gauss–Newton."""
+    """Largest Jacobian that ``auto`` materialises for Gauss–Newton."""
+    jacobian_counts: Literal["sample", "batch"] = "sample"
+    """Whose entries ``jacobian_entries`` limits. A batch of b samples has (b · inputs)(b · outputs), as one Jacobian.
+
+    The paper's text (III-C, B.1.2) says "the estimated number of entries" and not of what; its code counts the batch,
+    and the ``paper`` preset follows it. The solver of a block then depends on the batch size, and with it the target
+    of a sample on the company it is in: which is why the other presets do not.
+    """
     conv: ConvSolver = "auto"
     """How convolutions are solved: see ``frpt.ops.conv``."""
     fill: Literal["residual", "zeros"] = "residual"
@@ -99,6 +114,16 @@ class SolverOptions:
     linear_iterations: int = 100
     linear_tolerance: float = 1e-9
     """Limits of plain conjugate gradients on a linear map; the paper's (B.1.2)."""
+    seconds: float | None = 1800.0
+    """Time that one composite unit, or the path as a whole, may take with one batch; None: any.
+
+    A solver that has used it up stops with the best so far: samples not finished count as a fallback, and a
+    ``SlowUnitWarning`` names the unit. It is looked at between steps, and between the rows of a Jacobian; the
+    factorisation of the Jacobians that memory holds at a time is not interrupted (two of 3,072 × 3,072 took a minute
+    on one core). Such a result depends on the machine and what else it does, and cannot be
+    reproduced. The default, half an hour for a batch, is out of reach of normal work: it keeps a Jacobian that fits
+    into memory and not into a day from being waited for.
+    """
     range_iterations: int = 100
     """Limit of the corrections that keep a target inside the range of the op before (see docs/method.md)."""
 
@@ -111,10 +136,13 @@ class SolverOptions:
             raise OptionError(f"unknown composite solver {self.composite!r}: there are {', '.join(COMPOSITE_SOLVERS)}")
         if self.conv not in CONV_SOLVERS:
             raise OptionError(f"unknown convolution solver {self.conv!r}: there are {', '.join(CONV_SOLVERS)}")
+        if self.jacobian_counts not in ("sample", "batch"):
+            raise OptionError(f"SolverOptions.jacobian_counts must be sample or batch, got {self.jacobian_counts!r}")
         if self.fill not in ("residual", "zeros"):
             raise OptionError(f"SolverOptions.fill must be residual or zeros, got {self.fill!r}")
-        numbers = [f.name for f in fields(self) if f.name not in ("dtype", "composite", "large", "conv", "fill")]
-        _require_positive(self, *numbers)
+        choices = ("dtype", "composite", "large", "jacobian_counts", "conv", "fill", "seconds")
+        numbers = [f.name for f in fields(self) if f.name not in choices]
+        _require_positive(self, *numbers, *(["seconds"] if self.seconds is not None else []))
 
 
 @dataclass(frozen=True)
@@ -193,12 +221,14 @@ PRESETS = {
     ),
     "paper": Preset(
         "paper",
+        gate=Gate(coefficients="raw"),
         solver=SolverOptions(
             large="adam",
             damping=0.8,
             longest_step=10.0,
             iterations=20,
             jacobian_entries=50_000_000,
+            jacobian_counts="batch",
             conv="fft_padded",
             fill="zeros",
         ),

@@ -27,6 +27,7 @@ from frpt.rules.conv import absorbs
 from frpt.rules.registry import Call, Site, bind
 from frpt.samples import relative
 from frpt.solvers.base import UNBOUNDED, Measure, Range, Solution
+from frpt.solvers.clock import Clock
 from frpt.solvers.composite import BlockFunction, Problem, chosen, solve
 from frpt.solvers.stationary import SAMPLES, Stationary, learn
 
@@ -42,6 +43,7 @@ class Network:
         self.plans: dict[str, Plan] = {}
         self._ranges = ranges(captured.nodes)
         self.prepared: dict[tuple[Node, Node], dict[str, tuple[Any, Any]]] = {}
+        self.told: set[str] = set()  # units that have been warned of as slow
         self._stationary: dict[tuple[Node, Node], Stationary | None] = {}
 
     def range(self, node: Node, preset: Preset) -> Range:
@@ -174,8 +176,10 @@ class Walk:
         wanted = at.output.front(target).to(anchor.dtype)
         within = self.found.range(unit.source, self.preset)
         problem = Problem(
-            fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within, repeats=self.captured.dynamic
-        )
+            fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within,
+            repeats=self.captured.dynamic, batch=self.batch,
+            clock=Clock(unit.where, self.preset.solver.seconds, self.found.told),
+        )  # fmt: skip
         return problem, at, fn
 
 

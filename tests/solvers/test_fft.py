@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fft import fft2, ifft2
 
 import frpt
-from frpt.presets import Gate, SolverOptions
+from frpt.presets import PRESETS, Gate, SolverOptions
 from frpt.solvers.base import Solution
 from frpt.solvers.convolution import Convolution
 from frpt.solvers.fft import Spectral
@@ -244,12 +244,13 @@ def pair(A: Tensor, start: Tensor, d: Tensor, gate: Gate) -> tuple[Tensor, bool]
 
 
 def gated(layer: Layer, groups: int = 1, gate: Gate = Gate(), zero_filled: bool = False) -> tuple[Tensor, set[Any]]:
-    """(FFT-Boundary with p = 0 on the unitary DFT, the (u, v, group, sample) that were damped)."""
+    """(FFT-Boundary with p = 0 on the DFT that the gate is for, the (u, v, group, sample) that were damped)."""
+    kind = "ortho" if gate.coefficients == "unitary" else "backward"
     h, w = layer.anchor.shape[-2:]
     K = transfer(layer.kernel, h, w)  # (n, m/g, u, v)
-    start = fft2(layer.anchor, norm="ortho")
+    start = fft2(layer.anchor, norm=kind)
     out = F.conv2d(layer.anchor, layer.kernel, groups=groups)
-    d = fft2(left_top(layer.y if zero_filled else layer.y - out, h, w), norm="ortho")
+    d = fft2(left_top(layer.y if zero_filled else layer.y - out, h, w), norm=kind)
     found, damped = torch.zeros_like(start), set()
     n, m = len(K) // groups, K.shape[1]
     for u, v, g, s in itertools.product(range(h), range(w), range(groups), range(len(start))):
@@ -258,7 +259,7 @@ def gated(layer: Layer, groups: int = 1, gate: Gate = Gate(), zero_filled: bool 
         found[s, columns, u, v], failed = pair(A, a, b - A @ a if zero_filled else b, gate)
         if failed:
             damped.add((u, v, g, s))
-    return layer.anchor + ifft2(found, norm="ortho").real, damped
+    return layer.anchor + ifft2(found, norm=kind).real, damped
 
 
 def mean_free(co: int, ci: int, mean: float = 0.0, seed: int = 0) -> Tensor:
@@ -301,7 +302,7 @@ def solved(layer: Layer, groups: int, **keywords: Any) -> Solution:
 def test_only_pairs_that_fail_the_gate_are_damped(name: str, form: str) -> None:
     kernel, sizes, groups = GATED[name]
     layer = asked(kernel, sizes, groups)
-    expected, damped = gated(layer, groups, zero_filled=form == "paper")
+    expected, damped = gated(layer, groups, PRESETS[form].gate, zero_filled=form == "paper")
     found = solved(layer, groups, preset=form)
     assert_close(found.value, expected, slack=1e3)
     assert found.fallback.tolist() == [any(s == i for _, _, _, s in damped) for i in range(len(sizes))]
@@ -322,8 +323,9 @@ def test_drawn_responses(exponent: int, size: int, seed: int, co: int, paper: bo
     one, other = (normal(co, 1, seed=seed + i) @ normal(1, 2, seed=seed + 2 + i) for i in range(2))
     kernel = mean_free(co, 2, seed=seed) + (one + 10.0**-exponent * other)[..., None, None] / 9
     layer = asked(kernel, [10.0**size, 0.1])
-    expected, damped = gated(layer, zero_filled=paper)
-    found = solved(layer, 1, preset="paper" if paper else "default")
+    form = "paper" if paper else "default"
+    expected, damped = gated(layer, gate=PRESETS[form].gate, zero_filled=paper)
+    found = solved(layer, 1, preset=form)
     assert_close(found.value, expected, slack=1e4)
     assert found.fallback.tolist() == [any(s == i for _, _, _, s in damped) for i in range(2)]
 

@@ -1,15 +1,17 @@
-"""The bar over a data set: samples done, samples a second, the time left."""
+"""The bar over a data set: samples done, samples a second, the time left, and a unit that takes long."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from frpt.targets.progress import UnitColumn
+
 
 def progress_bar(shown: bool) -> Progress:
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
+        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), UnitColumn(),
     )  # fmt: skip
     return Progress(*columns, console=Console(stderr=True), disable=not shown)
 

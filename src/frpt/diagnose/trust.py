@@ -27,6 +27,7 @@ from frpt.reverser import Reverser
 from frpt.rules.conv import convolution
 from frpt.samples import Samples, relative
 from frpt.solvers.base import Solution
+from frpt.solvers.svd import singular_values
 from frpt.solvers.torus import Torus, fitting
 from frpt.walk import Walk, planned_call
 
@@ -166,7 +167,7 @@ def _singular(walk: Walk, unit: Unit) -> tuple[float, float]:
     if call is None or not isinstance(weight, Tensor):
         return nan, nan
     if unit.choice.rule == "linear" and weight.dim() == 2:
-        values: Tensor = torch.linalg.svdvals(weight.double())
+        values = singular_values(weight.double())
     elif unit.choice.rule == "conv":
         conv = convolution(call, weight.double())
         values = Torus(conv, fitting(conv)).singular_values

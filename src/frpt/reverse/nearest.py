@@ -22,6 +22,7 @@ from frpt.reconstruction import Reconstruction, UnitReport, deviation_of
 from frpt.record import Record
 from frpt.samples import Samples, relative
 from frpt.solvers import nearest
+from frpt.solvers.clock import Clock
 from frpt.solvers.composite import Problem, row_norm
 from frpt.solvers.nearest import Contest
 from frpt.solvers.reach import Aim, reach
@@ -121,6 +122,7 @@ class Nearest:
         problem = Problem(
             fn, anchor, target, output, self.preset.gate, solver, self.network.range(path.source, self.preset),
             repeats=self.captured.dynamic, closed=self.preset.stop_at,
+            clock=Clock(path.where, solver.seconds, self.network.told),
         )  # fmt: skip
         answer, reached = reach(problem, self._aim(at.output))
         return at.input.back(answer.value), at.output.back(reached), answer.iterations.double()

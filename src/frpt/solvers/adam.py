@@ -1,4 +1,4 @@
-"""The paper's matrix-free route (III-C 2, B.1.2): 20 Adam steps on the squared relative CCP residual."""
+"""The paper's matrix-free route (III-C 2, B.1.2): a few Adam steps on the squared relative CCP residual."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from torch import Tensor
 from frpt.solvers.composite import Answer, Problem, row_norm, spread
 from frpt.solvers.gate import admissible
 
-RATE = 1e-2
-LONGEST_STEP = 10.0
-STEPS = 20
-STOP = 1e-6
-
 
 def solve(problem: Problem) -> Answer:
     """Adam on the batch mean of ‖Φ(a) − t‖²/‖t‖²; steps clipped, projected onto a ball, best iterate kept."""
     index = torch.arange(len(problem.anchor), device=problem.anchor.device)
-    anchor = problem.anchor
+    anchor, options = problem.anchor, problem.options
     point = anchor.clone().requires_grad_(True)
-    optimizer = torch.optim.Adam([point], lr=RATE)
+    optimizer = torch.optim.Adam([point], lr=options.adam_rate)
     best, scale = anchor.clone(), problem.scale()
     least = row_norm(problem.target - problem.output) / scale
     start = least.clone()
     steps = 0
-    for _ in range(STEPS):
+    for _ in range(options.iterations):
+        if problem.clock.over():
+            break
         steps += 1
         with torch.enable_grad():
             relative = _square(problem.fn(point, index) - problem.target) / (_square(problem.target) + 1e-12)
@@ -33,12 +30,12 @@ def solve(problem: Problem) -> Answer:
         before = point.detach().clone()
         optimizer.step()
         with torch.no_grad():
-            point.copy_(_project(problem, _clipped(before, point.detach()), anchor))
+            point.copy_(_project(problem, _clipped(before, point.detach(), options.longest_step), anchor))
             error = row_norm(problem.fn(point, index) - problem.target) / scale
             better = torch.isfinite(error) & (error < least)
             best = torch.where(spread(better, best), point.detach(), best)
             least = torch.where(better, error, least)
-        if bool((least <= STOP).all()):
+        if bool((least <= options.tolerance).all()):
             break
     good = admissible(best, anchor, problem.gate)
     value = torch.where(spread(good, best), best, anchor)
@@ -49,9 +46,10 @@ def _square(t: Tensor) -> Tensor:
     return t.flatten(1).square().sum(1)
 
 
-def _clipped(before: Tensor, after: Tensor) -> Tensor:
+def _clipped(before: Tensor, after: Tensor, longest: float) -> Tensor:
     step = after - before
-    return before + step * spread((LONGEST_STEP / row_norm(step).clamp_min(LONGEST_STEP)).to(step.dtype), step)
+    share = (longest / row_norm(step).clamp_min(1e-300)).clamp_max(1.0)
+    return before + step * spread(share.to(step.dtype), step)
 
 
 def _project(problem: Problem, a: Tensor, anchor: Tensor) -> Tensor:

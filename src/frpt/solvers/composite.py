@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from frpt.presets import Gate, SolverOptions
 from frpt.solvers.base import UNBOUNDED, Range
+from frpt.solvers.clock import Clock
 from frpt.solvers.gate import admissible, admitted
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class Problem:
     """Whether fn takes one sample several times at once; a graph of fixed batch size does not."""
     closed: float | None = None
     """Stop at this share of the residual at the anchor, instead of ``options.tolerance`` of the target."""
+    batch: int | None = None
+    """Samples of the batch these were taken from (those that need no correction are left out); None: these are all."""
+    clock: Clock = field(default_factory=Clock)
+    """Runs out when the unit has taken ``options.seconds``: iterations then stop with the best so far."""
 
     @property
     def enough(self) -> Tensor:
@@ -103,14 +108,17 @@ class Answer:
 
 
 def chosen(problem: Problem, name: str) -> str:
-    """What ``auto`` stands for: Gauss–Newton where the per-sample Jacobian is small, else ``options.large``.
+    """What ``auto`` stands for: Gauss–Newton where the Jacobian is small, else ``options.large``.
 
     ``few_outputs`` is for few outputs: where there are more, the same is done by secant steps.
     """
     if name != "auto":
         return "secant" if name == "few_outputs" and problem.outputs > FEW else name
-    small = problem.inputs * problem.outputs <= problem.options.jacobian_entries
-    return "gauss_newton" if small else problem.options.large
+    options, count = problem.options, 1
+    if options.jacobian_counts == "batch":
+        count = len(problem.anchor) if problem.batch is None else problem.batch
+    entries = (count * problem.inputs) * (count * problem.outputs)
+    return "gauss_newton" if entries <= options.jacobian_entries else options.large
 
 
 def solve(problem: Problem, name: str = "auto") -> Answer:
@@ -127,8 +135,9 @@ def solve(problem: Problem, name: str = "auto") -> Answer:
     if len(rows) == 0:
         return Answer(value.clone(), none, none.bool())
     part = problem.part(rows)
-    answer: Answer = methods[chosen(problem, name)].solve(part)
-    fallback = answer.fallback | _held(part, answer.value)
+    with problem.clock:
+        answer: Answer = methods[chosen(problem, name)].solve(part)
+    fallback = answer.fallback | _held(part, answer.value) | unfinished(part, answer.value)
     return Answer(
         value.index_copy(0, rows, answer.value),
         none.index_copy(0, rows, answer.iterations),
@@ -142,6 +151,15 @@ def in_parts(problem: Problem, sample_bytes: int, solve: Callable[[Problem], Ans
     everyone = torch.arange(len(problem.anchor), device=problem.anchor.device)
     answers = [solve(problem.part(rows)) for rows in everyone.split(most)]
     return Answer(*(torch.cat([getattr(a, f.name) for a in answers]) for f in fields(Answer)))
+
+
+def unfinished(problem: Problem, value: Tensor) -> Tensor:
+    """Samples that are not done where the clock has stopped the solver: (b,) bool."""
+    if not problem.clock.stopped:
+        return torch.zeros(len(value), dtype=torch.bool, device=value.device)
+    with torch.no_grad():
+        reached = problem.fn(value, torch.arange(len(value), device=value.device))
+    return row_norm(problem.target - reached) > problem.enough
 
 
 def _held(problem: Problem, value: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from frpt.solvers.base import norm
+from frpt.solvers.svd import gains, svd
 
 _UNSAFE = 1e-10
 """Squared pivot ratio of a Cholesky factor under which half the digits of a float64 solve are gone."""
@@ -42,8 +43,7 @@ class Dense:
     @cached_property
     def svd(self) -> tuple[Tensor, Tensor, Tensor]:
         """u: (m, k), s: (k,), vh: (k, n)."""
-        u, s, vh = torch.linalg.svd(self.matrix, full_matrices=False)
-        return u, s, vh
+        return svd(self.matrix)
 
     @cached_property
     def frobenius(self) -> float:
@@ -66,9 +66,7 @@ class Dense:
     def solve(self, residual: Tensor) -> Tensor:
         if self._kind == "svd":
             u, s, vh = self.svd
-            cut = torch.finfo(s.dtype).eps * max(self.matrix.shape) * self.sigma_max
-            gain = torch.where(s > cut, 1 / s.clamp_min(torch.finfo(s.dtype).tiny), 0.0)
-            return ((residual @ u) * gain) @ vh
+            return ((residual @ u) * gains(s, *self.matrix.shape)) @ vh
         if self._kind == "qr":  # A = (QR)ᵀ in case I, QR in case II
             delta: Tensor
             if self.reduces:
@@ -93,12 +91,8 @@ class Batched:
     def __init__(self, matrices: Tensor) -> None:
         self.matrices = matrices
         self.reduces = matrices.shape[-2] <= matrices.shape[-1]
-        self.u: Tensor
-        self.s: Tensor
-        self.vh: Tensor
-        self.u, self.s, self.vh = torch.linalg.svd(matrices, full_matrices=False)
-        cut = torch.finfo(self.s.dtype).eps * max(matrices.shape[-2:]) * self.s.amax(-1, keepdim=True)
-        self._gain = torch.where(self.s > cut, 1 / self.s.clamp_min(torch.finfo(self.s.dtype).tiny), 0.0)
+        self.u, self.s, self.vh = svd(matrices)
+        self._gain = gains(self.s, *matrices.shape[-2:])
         self.deficient = (self._gain == 0).any(-1)
 
     def rows(self, index: Tensor) -> Batched:

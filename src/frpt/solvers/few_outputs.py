@@ -68,7 +68,7 @@ def _solve(problem: Problem) -> Answer:
     )
     for _ in range(_STEPS):
         state.keep((state.error > problem.enough[state.index]) & (state.slow < (3 if _fine(problem) else 2)))
-        if len(state.index) == 0:
+        if len(state.index) == 0 or problem.clock.over():
             break
         halves[state.index] += 1 + problem.outputs
         halves[state.index] += _advance(problem, state, _nearest(problem, state))

@@ -9,7 +9,9 @@ the answer is the exact one of a slightly different map. For the true one see ``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor
 from frpt.presets import Gate
 from frpt.solvers.base import norm
 from frpt.solvers.gate import Systems, admissible
+from frpt.solvers.svd import lost, pseudo_inverse, svd
 from frpt.solvers.torus import Torus
 
 _UNSAFE = 1e-10
@@ -40,7 +43,7 @@ class Spectral:
 
     def solve(self, anchor: Tensor, residual: Tensor, gate: Gate) -> Systems:
         """Anchored correction of every sample; pairs of frequency and sample that fail the gate are damped, alone."""
-        torus = self.torus
+        torus, gate = self.torus, self._scaled(gate)
         width = torus.channels("inputs")
         start = _Lazy(lambda: torus.spectrum(torus.grid("inputs", anchor)))
         d = torus.spectrum(torus.grid("outputs", self._filled(anchor, residual)))
@@ -51,8 +54,17 @@ class Spectral:
             found = torch.matmul(block.inverse, wanted, out=delta[block.part])
             if gate.enabled:
                 failed |= block.damp(found, wanted, start, norm(anchor), gate)
+            if block.lost:
+                failed |= (wanted != 0).flatten(0, 2).any(0)
         change = torus.maps("inputs", torus.inverse(delta))
         return Systems(anchor + change, failed, torch.zeros(len(anchor), dtype=torch.long, device=anchor.device))
+
+    def _scaled(self, gate: Gate) -> Gate:
+        """The gate for unitary coefficients: raw ones are √places times as large, and so are the bounds for them."""
+        if gate.coefficients == "unitary":
+            return gate
+        size = math.prod(self.torus.size) ** 0.5
+        return replace(gate, magnitude=gate.magnitude / size, floor=gate.floor / size, coefficients="unitary")
 
     def _filled(self, anchor: Tensor, residual: Tensor) -> Tensor:
         return residual + self.torus.conv.apply(anchor) if self.zero_filled else residual
@@ -78,11 +90,14 @@ class Block:
         pivots = factor.diagonal(dim1=-2, dim2=-1).abs()
         safe = (info == 0) & (pivots.amin(-1) ** 2 > _UNSAFE * pivots.amax(-1) ** 2)
         self.unsure = ~safe.all(1)
+        self.lost = False  # whether a frequency could not be decomposed: it keeps its anchor
         factor = torch.where(safe[..., None, None], factor, torch.eye(min(outputs, inputs)).to(factor))
         gained = torch.cholesky_solve(wide, factor)  # (wide wideᴴ)⁻¹ wide
         self.inverse = (gained.mH if self.reduces else gained).contiguous()
         if bool(self.unsure.any()):
-            self.inverse[self.unsure] = _truncated(symbol[self.unsure])
+            factors = svd(symbol[self.unsure])
+            self.inverse[self.unsure] = pseudo_inverse(factors)
+            self.lost = bool((lost(factors[1]) & (symbol[self.unsure] != 0).flatten(2).any(2)).any())
 
     @cached_property
     def frobenius(self) -> Tensor:
@@ -147,18 +162,9 @@ def _pairs(spectrum: Tensor) -> Tensor:
     return spectrum.mT.reshape(-1, spectrum.shape[-2])
 
 
-def _truncated(symbol: Tensor) -> Tensor:
-    """A⁺ by singular values, the numerically zero ones left out."""
-    u, s, vh = torch.linalg.svd(symbol, full_matrices=False)
-    cut = torch.finfo(s.dtype).eps * max(symbol.shape[-2:]) * s.amax(-1, keepdim=True)
-    gain = torch.where(s > cut, 1 / s.clamp_min(torch.finfo(s.dtype).tiny), 0.0)
-    inverse: Tensor = vh.mH @ (gain[..., None] * u.mH)
-    return inverse
-
-
 def _tikhonov(A: Tensor, d: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
     """(AᴴA + αI)⁻¹ Aᴴ d with the α of every pair, from one singular value decomposition per frequency. A.2.3."""
-    u, s, vh = torch.linalg.svd(A, full_matrices=False)
+    u, s, vh = svd(A)
     top = s.amax(-1)[..., None]  # (f, g, 1)
     alpha = torch.maximum((top / gate.kappa) ** 2, torch.finfo(s.dtype).eps * (top**2).clamp_min(1.0))
     room = gate.magnitude - anchor.abs().amax(-2)

@@ -9,10 +9,11 @@ from frpt.solvers.composite import Answer, Problem, in_parts, row_norm, spread
 from frpt.solvers.dense import Batched
 from frpt.solvers.gate import passes as reliable
 from frpt.solvers.gate import tikhonov
+from frpt.solvers.svd import lost
 
 SHRINK = 0.8
 TRIALS = 8
-STEPS = 20
+"""Backtracking: factor on the step's length, lengths tried (B.1.2)."""
 _COPIES = 5
 """Tensors of a Jacobian's size alive at one time: rows as pulled, their stack, its double, the factors."""
 
@@ -30,8 +31,8 @@ def _solve(problem: Problem) -> Answer:
     fallback = torch.zeros(count, dtype=torch.bool, device=value.device)
     enough = problem.enough
     index = (row_norm(problem.target - phi) > enough).nonzero().squeeze(1)
-    for _ in range(STEPS):
-        if len(index) == 0:
+    for _ in range(problem.options.iterations):
+        if len(index) == 0 or problem.clock.over():
             break
         passes[index] += 1
         moved = _advance(problem, value, phi, fallback, index)
@@ -45,14 +46,19 @@ def _solve(problem: Problem) -> Answer:
 def _advance(problem: Problem, value: Tensor, phi: Tensor, fallback: Tensor, index: Tensor) -> Tensor:
     """One step of the samples ``index``, written to value, phi and fallback; (k,) bool: which samples moved."""
     jacobian = jacobians(problem, value[index], index)
+    if jacobian is None:
+        return torch.zeros(len(index), dtype=torch.bool, device=index.device)
     residual = (problem.target[index] - phi[index]).double().flatten(1)
     step, damped = _step(problem, jacobian, value[index], residual, index)
     fallback[index] |= damped
     return _backtrack(problem, value, phi, step, index)
 
 
-def jacobians(problem: Problem, a: Tensor, index: Tensor) -> Tensor:
-    """J: (k, outputs, inputs) of every sample: samples are independent, so one pull per output serves all."""
+def jacobians(problem: Problem, a: Tensor, index: Tensor) -> Tensor | None:
+    """J: (k, outputs, inputs) of every sample: samples are independent, so one pull per output serves all.
+
+    None where time has run out meanwhile.
+    """
     with torch.enable_grad():
         point = a.detach().requires_grad_(True)
         out = problem.fn(point, index).flatten(1)
@@ -61,6 +67,8 @@ def jacobians(problem: Problem, a: Tensor, index: Tensor) -> Tensor:
     for unit in units:
         (row,) = torch.autograd.grad(out, point, unit.expand_as(out), retain_graph=True)
         rows.append(row.flatten(1))
+        if problem.clock.over():
+            return None
     return torch.stack(rows, 1).double()
 
 
@@ -75,6 +83,7 @@ def _step(problem: Problem, jacobian: Tensor, a: Tensor, residual: Tensor, index
     damped = torch.zeros(len(a), dtype=torch.bool, device=a.device)
     if problem.gate.enabled:
         damped = ~reliable(prepared, here, here + step, right, problem.gate)
+    damped |= lost(prepared.s)  # of J nothing is known: towards the anchor, where that helps
     if bool(damped.any()):
         rows = damped.nonzero().squeeze(1)
         anchor = problem.anchor[index].double().flatten(1)[..., None][rows]

@@ -61,7 +61,7 @@ def descend(problem: Problem, rest: Tensor, value: Tensor, reached: Tensor, pass
     while True:
         going = (state.left >= inner + around) & (state.idle < _PATIENCE)
         state.keep(going & (_error(problem, state) > problem.enough[state.index]))
-        if len(state.index) == 0:
+        if len(state.index) == 0 or problem.clock.over():
             return
         step = _step(problem, state, inner)
         before = _error(problem, state)

@@ -25,9 +25,11 @@ Aim = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 def reach(problem: Problem, aim: Aim | None = None) -> tuple[Answer, Tensor]:
     """The answer, and Φ of it; the anchor for samples that get no nearer to their target. aim: targets that move."""
-    answer, reached = _solved(problem)
-    if aim is not None:
-        answer, reached = _go_on(problem, aim, answer, reached)
+    with problem.clock:
+        answer, reached = _solved(problem)
+        if aim is not None:
+            answer, reached = _go_on(problem, aim, answer, reached)
+    late = problem.clock.stopped & (row_norm(problem.target - reached) > problem.enough)
     everyone = torch.arange(len(reached), device=reached.device)
     before, after = row_norm(problem.target - problem.output), row_norm(problem.target - reached)
     if aim is not None:
@@ -35,7 +37,7 @@ def reach(problem: Problem, aim: Aim | None = None) -> tuple[Answer, Tensor]:
     worse = after >= before
     value = torch.where(spread(worse, answer.value), problem.anchor, answer.value)
     reached = torch.where(spread(worse, reached), problem.output, reached)
-    return Answer(value, answer.iterations, answer.fallback | worse), reached
+    return Answer(value, answer.iterations, answer.fallback | worse | late), reached
 
 
 def _go_on(problem: Problem, aim: Aim, answer: Answer, reached: Tensor) -> tuple[Answer, Tensor]:

@@ -128,6 +128,8 @@ def _by_forward_steps(problem: Problem, best: _Best, rest: Tensor) -> None:
     state = _begin(problem, rest, problem.anchor, problem.output)
     state.p = _forward(problem, state.r)
     for step in range(2 * problem.options.iterations):
+        if problem.clock.over():
+            return
         point = _proposal(problem, state)
         best.halves[state.index] += 1
         with torch.no_grad():
@@ -158,7 +160,7 @@ def _by_gradients(problem: Problem, best: _Best, state: _State) -> None:
         state.p, state.free = problem.stationary.step(state.r), ~state.free
     step, limit = -1, 2 * problem.options.iterations
     state.keep(best.halves[state.index] < limit)
-    while len(state.index):
+    while len(state.index) and not problem.clock.over():
         step += 1
         looking = state.refused == 2
         point = state.a if bool(looking.all()) else _proposal(problem, state)

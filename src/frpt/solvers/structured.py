@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from frpt.solvers.base import norm
+from frpt.solvers.svd import Factors, gains, lost, pseudo_inverse, svd
 
 
 class Diagonal:
@@ -56,9 +57,8 @@ class Blocks:
     def __init__(self, matrices: Tensor) -> None:
         self.matrices = matrices
         self.reduces = matrices.shape[-2] <= matrices.shape[-1]
-        self._u, self._s, self._vh = torch.linalg.svd(matrices, full_matrices=False)
-        cut = torch.finfo(self._s.dtype).eps * max(matrices.shape[-2:]) * self._s.amax(-1, keepdim=True)
-        self._gain = torch.where(self._s > cut, 1 / self._s.clamp_min(torch.finfo(self._s.dtype).tiny), 0.0)
+        self._u, self._s, self._vh = svd(matrices)
+        self._gain = gains(self._s, *matrices.shape[-2:])
         self.deficient = bool((self._gain == 0).any())
         self.frobenius = float(torch.linalg.vector_norm(matrices))
         self.sigma_max = float(self._s.max())
@@ -90,19 +90,23 @@ class Separable:
     """
 
     closed = True
-    deficient = False
 
     def __init__(self, factors: list[Tensor]) -> None:
         self.factors = factors
         self.reduces = all(f.shape[0] <= f.shape[1] for f in factors)
 
     @cached_property
-    def _svd(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        return [torch.linalg.svd(f, full_matrices=False) for f in self.factors]
+    def _svd(self) -> list[Factors]:
+        return [svd(f) for f in self.factors]
 
     @cached_property
     def _inverse(self) -> list[Tensor]:
-        return [torch.linalg.pinv(f) for f in self.factors]
+        return [pseudo_inverse(f) for f in self._svd]
+
+    @cached_property
+    def deficient(self) -> bool:
+        """Windows that share inputs are no fault; a factor without a decomposition is."""
+        return any(bool(lost(s)) for _, s, _ in self._svd)
 
     @cached_property
     def frobenius(self) -> float:
@@ -130,7 +134,7 @@ class Separable:
         inner = inner * spectrum / (spectrum**2 + alpha.reshape(-1, *[1] * len(self.factors)))
         return _along_axes(inner, [vh.mT for _, _, vh in self._svd])
 
-    def _from_last(self) -> list[tuple[int, tuple[Tensor, Tensor, Tensor]]]:
+    def _from_last(self) -> list[tuple[int, Factors]]:
         return list(enumerate(reversed(self._svd)))
 
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from frpt.solvers.convolution import Convolution
+from frpt.solvers.svd import singular_values
 
 Side = Literal["inputs", "outputs"]
 
@@ -171,8 +172,7 @@ class Torus:
     def singular_values(self) -> Tensor:
         """Of A at up to 256 frequencies spread over the spectrum, largest first: (f, g, k)."""
         step = max(1, self.frequencies // 256)
-        values: Tensor = torch.linalg.svdvals(self.symbol(slice(None, None, step)))
-        return values
+        return singular_values(self.symbol(slice(None, None, step)))
 
     @property
     def deficient(self) -> bool:

@@ -1,4 +1,4 @@
-"""Progress bars: samples a second, the corrected share, the deviation, the time left."""
+"""Progress bars: samples a second, the corrected share, the deviation, the time left, and a unit that takes long."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from frpt.reconstruction import Reconstruction
+from frpt.solvers.clock import at_work
 
 _NEW = 0.1
 """Weight of the latest batch in the deviation shown."""
+
+
+class UnitColumn(ProgressColumn):
+    """The unit that has been at work for long: bars stand still meanwhile."""
+
+    def render(self, task: Task) -> Text:
+        return Text(at_work(), style="yellow")
 
 
 class WriteProgress:
@@ -20,7 +29,7 @@ class WriteProgress:
     def __init__(self, total: int, done: int, shown: bool) -> None:
         columns = (
             TextColumn("targets"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[text]}"), TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}"), TimeRemainingColumn(), UnitColumn(),
         )  # fmt: skip
         self._bar = Progress(*columns, console=Console(stderr=True), disable=not shown)
         self._task = self._bar.add_task("targets", total=total, completed=done, text="")
