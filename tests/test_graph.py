@@ -182,6 +182,7 @@ LEVELS = [
     ["reverse"],
     ["reverser"],
     ["targets"],
+    ["reference"],
     ["train", "stats", "data", "zoo"],
     ["diagnose"],
     ["experiments"],

@@ -2,8 +2,9 @@
 
 from frpt import data, embed, errors, ops, stats, targets, train, zoo
 from frpt.diagnose import Diagnosis, Trajectory, along_training, diagnose
-from frpt.presets import Gate, Preset, SolverOptions
+from frpt.presets import Gate, NearestOptions, Preset, SolverOptions
 from frpt.reconstruction import Reconstruction, UnitReport
+from frpt.reference import Reference
 from frpt.reverser import Reverser
 from frpt.rules.registry import reverses
 from frpt.targets import TargetDataset, TargetStore, write_targets
@@ -16,8 +17,10 @@ __all__ = [
     "Gate",
     "LossBalance",
     "Metric",
+    "NearestOptions",
     "Preset",
     "Reconstruction",
+    "Reference",
     "Result",
     "Reverser",
     "SolverOptions",

@@ -108,6 +108,11 @@ class Embedder:
         """By how much each label wins over the next class: (b, ...), infinite where it is ignored."""
         return lead(output, y, self._axis(output, y), self.ignore_index)
 
+    def single_leads(self, output: Tensor, y: Tensor) -> Tensor | None:
+        """The leads where each sample of an output (b, classes) has one label: (b,); None otherwise."""
+        single = not y.is_floating_point() and y.dim() == 1 and output.dim() == 2 and self.class_dim in (None, 1, -1)
+        return self.leads(output, y.to(output.device)) if single else None
+
     def margins(self, scores: Tensor) -> Tensor:
         """By how much labels shall win, (b,). scores: (b, ...), the samples' own.
 

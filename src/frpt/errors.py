@@ -92,6 +92,13 @@ class StoreMismatchError(StoreError, ValueError):
         )
 
 
+class ReferenceMismatchError(FrptError, ValueError):
+    """A reference that belongs to another network or other weights, or that cannot be read."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"this reference cannot be used: {reason}. Make one with frpt.Reference.fit.")
+
+
 class BudgetError(FrptError, MemoryError):
     """A memory budget that not even one sample's solve fits into."""
 

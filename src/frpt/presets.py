@@ -182,6 +182,8 @@ class NearestOptions:
     """Where no step makes the label win: random points to start again from, the best of them,"""
     radii: tuple[float, ...] = (0.3, 1.0, 2.0, 4.0)
     """so many norms of the anchor away."""
+    pull: float = 0.1
+    """With a reference: the share of the first step that goes along the gradient, the rest to the label's mean."""
     farthest: float = 10.0
     """Norms of the anchor within which a target has to lie; one farther away is no feature this layer would produce."""
     together: int = 128

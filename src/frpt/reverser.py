@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any, overload
 
@@ -24,6 +25,7 @@ from frpt.record import Record
 from frpt.reverse.nearest import Nearest
 from frpt.rules import rule_for
 from frpt.samples import Samples
+from frpt.solvers.variation import Variations
 from frpt.walk import Network, Walk, check_weights, pads_next, planned_call
 
 
@@ -37,6 +39,8 @@ class Reverser:
     class_dim: the output's class axis where shapes leave it open.
     blocks: of a walk op by op: "finest" cut points, "stages" (residual and attention modules whole), or module patterns
     to keep whole.
+    reference: how the layers' features vary (``frpt.Reference``): the answer is then the likeliest feature in which the
+    label wins, at the layers it knows; without, the least change by which it does.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Reverser:
         class_dim: int | None = None,
         ignore_index: int = -100,
         blocks: str | Sequence[str] | None = None,
+        reference: Variations | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise OptionError(f"model must be an nn.Module, got {type(model).__name__}")
@@ -65,6 +70,9 @@ class Reverser:
         warn_if_training(model)
         check_weights(model)
         self._example = self._capture(Inputs.of(example_inputs, kwargs))
+        self.reference = reference
+        if reference is not None:
+            reference.check(self)
 
     @property
     def layers(self) -> list[str]:
@@ -82,7 +90,13 @@ class Reverser:
         return Reverser(
             model, example.args, kwargs=example.kwargs, output=self.output, preset=self.preset, embed=self.embed,
             margin=e.margin, class_dim=e.class_dim, ignore_index=e.ignore_index, blocks=self.blocks,
-        )  # fmt: skip
+        ).measured_by(self.reference)  # fmt: skip
+
+    def measured_by(self, reference: Variations | None) -> Reverser:
+        """The same, with another reference or none; it is not asked whether the weights are those it was made with."""
+        other = copy(self)
+        other.reference = reference
+        return other
 
     def shape(self, layer: str) -> str:
         """The shape of a layer's value, the batch written b."""
@@ -178,8 +192,9 @@ class Reverser:
         known: Mapping[Node, Tensor] | None = None,
     ) -> Walk | Nearest:
         """The batch recorded, and how the preset answers for it."""
-        kind = Walk if self.preset.nearest is None else Nearest
-        return kind(found, self.preset, self.embedder, inputs, plans, y, known)
+        if self.preset.nearest is None:
+            return Walk(found, self.preset, self.embedder, inputs, plans, y, known)
+        return Nearest(found, self.preset, self.embedder, inputs, plans, y, known, self.reference)
 
     def reconstruct_from(
         self, x: InputLike, y: Tensor, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None
@@ -193,6 +208,15 @@ class Reverser:
             found = self._capture(inputs)
             plan = self._plan(found, at)
             return self._solver(found, inputs, [plan], torch.as_tensor(y), {plan.at: value}).to(plan)
+
+    def values(self, x: InputLike, layers: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
+        """(layer → its value, the output), from one forward pass."""
+        inputs = Inputs.of(x)
+        with eval_mode(self.model), torch.no_grad():
+            found = self._capture(inputs)
+            nodes = {name: found.names[name] for name in layers}
+            held = Record(found.captured, inputs, {*nodes.values(), found.captured.output}).values
+        return {name: held[node] for name, node in nodes.items()}, held[found.captured.output]
 
     def run(self, x: InputLike, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None) -> Tensor:
         """The model's output if the layer ``at`` had produced ``value``, all else as the forward pass has it."""

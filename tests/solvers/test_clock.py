@@ -12,14 +12,13 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import frpt
-from frpt.diagnose.progress import progress_bar
 from frpt.errors import OptionError, SlowUnitWarning
 from frpt.presets import PRESETS, Gate, Preset, SolverOptions
 from frpt.solvers import clock, gauss_newton
 from frpt.solvers.clock import Clock, at_work
 from frpt.solvers.composite import Problem, row_norm, solve
 from frpt.solvers.reach import reach
-from frpt.targets.progress import WriteProgress
+from frpt.targets.progress import WriteProgress, progress_bar
 from tests.models import ResNet
 
 SOLVERS = ("gauss_newton", "secant", "newton_krylov", "few_outputs", "adam")

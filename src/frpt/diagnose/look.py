@@ -12,7 +12,6 @@ from torch import Tensor
 from frpt.diagnose.axes import axes
 from frpt.diagnose.diagnosis import Array, LayerFinding, PairFinding, SampleTable, Specimen
 from frpt.diagnose.maps import picture, responses
-from frpt.diagnose.progress import advance
 from frpt.diagnose.ranking import refit
 from frpt.diagnose.resume import Checkpoint
 from frpt.diagnose.score import class_ids, scored
@@ -21,6 +20,7 @@ from frpt.diagnose.trust import Trust, trust
 from frpt.errors import OptionError
 from frpt.graph.names import OUTPUT
 from frpt.reverser import Reverser
+from frpt.targets.progress import advance
 from frpt.targets.source import Source, sample_bytes
 
 REFIT = 768

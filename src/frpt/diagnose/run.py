@@ -11,7 +11,6 @@ from torch import nn
 from frpt.diagnose.diagnosis import Diagnosis
 from frpt.diagnose.layers import chosen
 from frpt.diagnose.look import REFIT, Look
-from frpt.diagnose.progress import progress_bar
 from frpt.diagnose.resume import Checkpoint
 from frpt.diagnose.trust import advise
 from frpt.embed import Embed
@@ -20,6 +19,7 @@ from frpt.graph.inputs import Picker
 from frpt.presets import Preset
 from frpt.reverser import Reverser
 from frpt.targets.fingerprint import options_of, sha256_of_item, weights_of
+from frpt.targets.progress import progress_bar
 from frpt.targets.source import Source, fitting_batch, spread
 
 _EXAMPLE = 8

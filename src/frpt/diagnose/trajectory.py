@@ -15,7 +15,6 @@ from torch import nn
 
 from frpt.diagnose.checkpoints import Checkpoint, named, weights
 from frpt.diagnose.diagnosis import Array
-from frpt.diagnose.progress import advance, progress_bar
 from frpt.diagnose.score import scored
 from frpt.embed import Embed
 from frpt.errors import OptionError, UnknownLayerError
@@ -24,6 +23,7 @@ from frpt.graph.names import OUTPUT
 from frpt.graph.plan import table
 from frpt.presets import Preset
 from frpt.reverser import Reverser
+from frpt.targets.progress import advance, progress_bar
 from frpt.targets.source import Source
 
 if TYPE_CHECKING:

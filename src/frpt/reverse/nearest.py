@@ -7,6 +7,7 @@ Called by ``Reverser.reconstruct`` for every preset but the paper's, which walks
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,17 +16,19 @@ from torch import Tensor
 from torch.fx import Node
 
 from frpt.embed import Embedder
+from frpt.errors import ReferenceMismatchError
 from frpt.graph.inputs import Inputs
 from frpt.graph.plan import Plan, Unit
 from frpt.presets import NearestOptions, Preset
 from frpt.reconstruction import Reconstruction, UnitReport, deviation_of
 from frpt.record import Record
 from frpt.samples import Samples, relative
-from frpt.solvers import nearest
+from frpt.solvers import likeliest, nearest
 from frpt.solvers.clock import Clock
 from frpt.solvers.composite import Problem, row_norm
 from frpt.solvers.nearest import Contest
-from frpt.solvers.reach import Aim, reach
+from frpt.solvers.reach import Aim, reach, reach_within
+from frpt.solvers.variation import Variation, Variations
 from frpt.walk import Network, Walk, check_finite
 
 _FORWARD, _BACKWARD = 0.35, 0.65
@@ -46,6 +49,7 @@ class Nearest:
         plans: Sequence[Plan],
         y: Tensor,
         known: Mapping[Node, Tensor] | None = None,
+        reference: Variations | None = None,
     ) -> None:
         assert preset.nearest is not None
         self.options: NearestOptions = preset.nearest
@@ -54,7 +58,7 @@ class Nearest:
         ends = {self.captured.output, *(p.at for p in plans)}
         keep = ends | {n for p in plans if p.whole is not None for n in p.whole.side}
         self.record = Record(self.captured, inputs, keep, known)
-        self.known = known
+        self.known, self.reference = known, reference
         check_finite(self.record, ends)
         self.output = self.record.values[self.captured.output]
         self.outputs = self.record.samples(self.captured.output)
@@ -86,6 +90,7 @@ class Nearest:
             deviation=deviation_of(samples, target, anchor),
             corrected=self.corrected,
             closed=self._closed(reached),
+            reference_deviation=self._in_reference(plan, target, anchor),
             share=self.embedder.share(reached, self.y),
             passes=passes,
             walk=self._explained(plan),
@@ -100,21 +105,36 @@ class Nearest:
             return self._walked(plan, plan.whole)
         single = self.y.dim() == 1 and self.output.dim() == 2 and self.outputs == Samples()
         if self.margin is not None and single:
-            return self._winning(plan.whole, self.margin)
-        return self._reaching(plan.whole)
+            return self._winning(plan, plan.whole, self.margin)
+        return self._reaching(plan, plan.whole)
 
-    def _winning(self, path: Unit, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _variation(self, plan: Plan) -> Variation | None:
+        """What the reference knows of a layer."""
+        found = None if self.reference is None else self.reference.of(plan.layer)
+        anchor = self.record.values[plan.at]
+        if found is not None and found.mean.shape != self.record.samples(plan.at).front(anchor).shape[1:]:
+            raise ReferenceMismatchError(
+                f"{plan.layer!r} has samples of shape {tuple(found.mean.shape)} in it and "
+                f"{tuple(self.record.samples(plan.at).front(anchor).shape[1:])} here"
+            )
+        return None if found is None else found.to(anchor.float() if anchor.dtype.itemsize < 4 else anchor)
+
+    def _winning(self, plan: Plan, path: Unit, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One label a sample; the anchor where it cannot be made to win."""
         fn, anchor, _, at = self.record.block(path, self.index)
         contest = Contest(
             fn, anchor, self.y[self.index], margin[self.index].to(anchor.dtype), self.preset.gate,
             self.network.range(path.source, self.preset),
         )  # fmt: skip
-        found = nearest.solve(contest, self.options)
+        variation = self._variation(plan)
+        if variation is None:
+            found = nearest.solve(contest, self.options)
+        else:
+            found = likeliest.solve(contest, variation, self.options)
         value, out = self._verified(path, at.input.back(found.value).to(self.record.values[path.source].dtype))
         return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.backwards.double()
 
-    def _reaching(self, path: Unit) -> tuple[Tensor, Tensor, Tensor]:
+    def _reaching(self, plan: Plan, path: Unit) -> tuple[Tensor, Tensor, Tensor]:
         """Many labels a sample, or an output target: as near to it as the path gets."""
         fn, anchor, output, at = self.record.block(path, self.index)
         solver = replace(self.preset.solver, iterations=self.preset.solver.path_iterations)
@@ -124,7 +144,11 @@ class Nearest:
             repeats=self.captured.dynamic, closed=self.preset.stop_at,
             clock=Clock(path.where, solver.seconds, self.network.told),
         )  # fmt: skip
-        answer, reached = reach(problem, self._aim(at.output))
+        variation = self._variation(plan)
+        if variation is None:
+            answer, reached = reach(problem, self._aim(at.output))
+        else:
+            answer, reached = reach_within(problem, variation, self._aim(at.output))
         return at.input.back(answer.value), at.output.back(reached), answer.iterations.double()
 
     def _aim(self, at: Samples) -> Aim | None:
@@ -162,6 +186,14 @@ class Nearest:
         mine = self.index[keep]
         value = self.record.samples(path.source).put(value, keep, self.record.taken(path.source, mine))
         return value, self.outputs.put(out, keep, self.outputs.take(self.output, mine))
+
+    def _in_reference(self, plan: Plan, target: Tensor, anchor: Tensor) -> Tensor | None:
+        """The root mean square change of an entry, in standard deviations of the reference: (b,)."""
+        variation = self._variation(plan)
+        if variation is None:
+            return None
+        rows = self.record.samples(plan.at).rows(target - anchor).to(variation.mean)
+        return variation.norm(rows) / math.sqrt(rows.shape[1])
 
     def _closed(self, reached: Tensor) -> Tensor:
         """The share of each sample's residual that is gone: (b,)."""

@@ -142,10 +142,10 @@ def solve(contest: Contest, options: NearestOptions, start: Tensor | None = None
     shape = contest.anchor.shape
     best = _Best(contest.anchor.flatten(1))
     begin = contest.anchor if start is None else start
-    for rows in _chunks(contest, options):
+    for rows in chunks(contest, options):
         _search(contest, options, best, rows, begin.flatten(1)[rows])
     if options.probes:
-        for rows in _chunks(contest, options, (~best.found).nonzero().squeeze(1)):
+        for rows in chunks(contest, options, (~best.found).nonzero().squeeze(1)):
             _search(contest, options, best, rows, _elsewhere(contest, options, best, rows))
     _shorten(contest, options, best)
     gate = replace(contest.gate, deviation=min(contest.gate.deviation, options.farthest))
@@ -154,7 +154,7 @@ def solve(contest: Contest, options: NearestOptions, start: Tensor | None = None
     return Winner(value, wins, best.forwards, best.backwards)
 
 
-def _chunks(contest: Contest, options: NearestOptions, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def chunks(contest: Contest, options: NearestOptions, rows: Tensor | None = None) -> tuple[Tensor, ...]:
     """As many samples together as memory holds: rows, moves, and what the program and a pass take beside them."""
     if rows is None:
         rows = torch.arange(len(contest.anchor), device=contest.anchor.device)
@@ -327,7 +327,7 @@ def _lead(contest: Contest, point: Tensor, rows: Tensor, best: _Best) -> Tensor:
 def _shorten(contest: Contest, options: NearestOptions, best: _Best) -> None:
     """The last stretch: back towards the anchor as far as the label still wins, by bisection; forward passes only."""
     anchor = contest.anchor.flatten(1)
-    for rows in _chunks(contest, options, best.found.nonzero().squeeze(1)):
+    for rows in chunks(contest, options, best.found.nonzero().squeeze(1)):
         low = torch.full((len(rows),), 1 - options.shorten, dtype=anchor.dtype, device=anchor.device)
         high = torch.ones_like(low)
         way, near = best.value[rows] - anchor[rows], best.value[rows]

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from frpt.solvers import few_outputs, secant
+from frpt.solvers.base import UNBOUNDED
 from frpt.solvers.composite import FEW, Answer, Problem, row_norm, spread
+from frpt.solvers.variation import Variation
 
 _ROUNDS = 4
 """Most times the target moves; each go stops by itself."""
@@ -38,6 +40,23 @@ def reach(problem: Problem, aim: Aim | None = None) -> tuple[Answer, Tensor]:
     value = torch.where(spread(worse, answer.value), problem.anchor, answer.value)
     reached = torch.where(spread(worse, reached), problem.output, reached)
     return Answer(value, answer.iterations, answer.fallback | worse | late), reached
+
+
+def reach_within(problem: Problem, variation: Variation, aim: Aim | None = None) -> tuple[Answer, Tensor]:
+    """The same, nearest in the metric Σ⁻¹: in the coordinates z = Σ^(-½)(a − â), in which it is Euclidean."""
+    shape = problem.anchor.shape
+
+    def coloured(z: Tensor, rows: Tensor) -> Tensor:
+        near = problem.anchor[rows].flatten(1)
+        return problem.within.clamp(near + variation.colour(z.flatten(1)), near).reshape(len(z), *shape[1:])
+
+    inner = replace(
+        problem, fn=lambda z, rows: problem.fn(coloured(z, rows), rows), anchor=torch.zeros_like(problem.anchor),
+        gate=replace(problem.gate, enabled=False), within=UNBOUNDED,
+    )  # fmt: skip
+    answer, reached = reach(inner, aim)
+    value = coloured(answer.value, torch.arange(len(answer.value), device=reached.device))
+    return replace(answer, value=value), reached
 
 
 def _go_on(problem: Problem, aim: Aim, answer: Answer, reached: Tensor) -> tuple[Answer, Tensor]:

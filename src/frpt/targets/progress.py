@@ -67,3 +67,18 @@ def verify_progress(shown: bool) -> Progress:
     """A bar over the bytes of a store."""
     columns = (TextColumn("verify"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), disable=not shown)
+
+
+def progress_bar(shown: bool) -> Progress:
+    """A bar over a data set: samples done, samples a second, the time left, and a unit that takes long."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), UnitColumn(),
+    )  # fmt: skip
+    return Progress(*columns, console=Console(stderr=True), disable=not shown)
+
+
+def advance(bar: Progress, samples: int) -> None:
+    """Some samples more, and the rate."""
+    speed = bar.tasks[0].speed
+    bar.update(bar.tasks[0].id, advance=samples, rate=f"{speed:,.0f} samples/s" if speed else "")

@@ -1,0 +1,179 @@
+"""Reference: how a trained network's features vary, from one pass over some samples that it knows.
+
+The nearest feature in which a label wins is an adversarial one: it moves where the rest of the network is sensitive,
+not where features vary. With a reference, reconstructions are measured in each layer's own variation, and know what the
+features of each class look like.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from frpt.errors import OptionError, ReferenceMismatchError
+from frpt.graph.inputs import Picker
+from frpt.reverser import Reverser
+from frpt.solvers.variation import Gatherer, Variation
+from frpt.targets.files import refused, write_atomic
+from frpt.targets.fingerprint import weights_of
+from frpt.targets.progress import advance, progress_bar
+from frpt.targets.source import Source, fitting_batch
+
+_FORMAT, _VERSION = "frpt reference", 1
+_FACTS, _TENSORS = "reference.json", "reference.safetensors"
+_EXAMPLE, _BATCH = 8, 256
+
+
+class Reference:
+    """How the features of some layers vary; made by ``fit``, kept with ``save`` and ``load``.
+
+    Attributes:
+        layers: layer → its mean, covariance and class means (``frpt.solvers.variation.Variation``).
+        weights: the fingerprint of the weights it was made with; another network refuses it.
+        samples: how many it was made from.
+    """
+
+    def __init__(self, layers: Mapping[str, Variation], weights: Mapping[str, str], samples: int) -> None:
+        self.layers, self.weights, self.samples = dict(layers), dict(weights), samples
+
+    @staticmethod
+    def fit(
+        model: nn.Module,
+        dataset: Any,
+        at: str | Sequence[str],
+        *,
+        samples: int = 512,
+        seed: int = 0,
+        output: Picker = None,
+        workers: int = 0,
+        progress: bool = True,
+    ) -> Reference:
+        """One forward pass over some samples of a data set.
+
+        Args:
+            model: the trained network; it is not changed.
+            dataset: map-style, pairs (inputs, label), of the kind the network was trained on.
+            at: the layers.
+            samples: how many are looked at, chosen at random.
+            seed: of that choice.
+            output: which tensor of the model's output is meant, as ``Reverser`` takes it.
+            workers: processes that load data.
+            progress: show a bar.
+
+        Returns:
+            The reference, to be passed to ``Reverser``, ``write_targets``, ``post_train`` or ``diagnose``.
+
+        Raises:
+            OptionError: for no layer, or fewer than two samples.
+
+        Example:
+            >>> ref = frpt.Reference.fit(model, dataset, at=["layer2", "layer3"])  # doctest: +SKIP
+            >>> rev = frpt.Reverser(model, x, reference=ref)  # doctest: +SKIP
+        """
+        source = Source(dataset, workers, next((p.device for p in model.parameters()), None))
+        example = next(iter(source.batches([range(min(_EXAMPLE, source.count))], _EXAMPLE)))[1]
+        rev = Reverser(model, example, output=output)
+        return Reference.of_reverser(rev, source, [at] if isinstance(at, str) else at, samples, seed, progress)
+
+    @staticmethod
+    def of_reverser(
+        rev: Reverser, source: Source, layers: Sequence[str], samples: int, seed: int, progress: bool
+    ) -> Reference:
+        """The same with a Reverser that is there already."""
+        if not layers or not isinstance(samples, int) or samples < 2:
+            raise OptionError(f"a reference needs a layer and at least two samples, got {list(layers)} and {samples!r}")
+        chosen = np.random.default_rng(seed).permutation(source.count)[:samples].tolist()
+        size = min(fitting_batch(rev, source, layers), _BATCH)
+        gathered = {name: Gatherer(torch.Size(rev.sample_shape(name))) for name in layers}
+        leads: list[Tensor] = []
+        with progress_bar(progress) as bar:
+            bar.add_task("reference", total=len(chosen), rate="")
+            for part, x, y in source.batches([sorted(chosen)], size):
+                values, output = rev.values(x, layers)
+                lead = rev.embedder.single_leads(output, y)
+                leads += [] if lead is None else [lead.cpu()]
+                for name, gatherer in gathered.items():
+                    labels = None if lead is None else y.long().cpu()
+                    gatherer.add(rev.samples(name).front(values[name]), labels)
+                advance(bar, len(part))
+        right = torch.cat(leads) if leads else torch.zeros(0)
+        right = right[(right > 0) & torch.isfinite(right)]
+        typical = float(right.median()) if len(right) else 0.0
+        names = [n for name in layers for n in (*rev.upstream(name), *rev.frozen(name))]
+        found = {name: gatherer.variation(typical) for name, gatherer in gathered.items()}
+        return Reference(found, weights_of(rev, names), len(chosen))
+
+    def of(self, layer: str) -> Variation | None:
+        """What is known of a layer; None if nothing."""
+        return self.layers.get(layer)
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the statistics and of the weights they belong to."""
+        return hashlib.sha256(self._tensors() + self._facts("")).hexdigest()
+
+    def check(self, rev: Reverser) -> None:
+        """Refuse another network, or the same with other weights."""
+        held = {n for n, _ in (*rev.model.named_parameters(), *rev.model.named_buffers())}
+        if missing := sorted(set(self.weights) - held):
+            raise ReferenceMismatchError(f"it was made with a network that has {missing[0]!r}; this one has not")
+        now = weights_of(rev, self.weights)
+        if changed := [name for name in self.weights if now[name] != self.weights[name]]:
+            raise ReferenceMismatchError(f"the weights have changed since, among them {changed[0]!r}")
+
+    def save(self, path: str | Path) -> Path:
+        """Write ``reference.safetensors`` and ``reference.json`` into a directory; returns it."""
+        place, tensors = Path(path), self._tensors()
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise refused(place, error) from error
+        write_atomic(place / _TENSORS, tensors)
+        write_atomic(place / _FACTS, self._facts(hashlib.sha256(tensors).hexdigest()))
+        return place
+
+    @staticmethod
+    def load(path: str | Path) -> Reference:
+        """Read what ``save`` wrote; damaged files are refused."""
+        place = Path(path)
+        try:
+            facts = json.loads((place / _FACTS).read_text())
+            data = (place / _TENSORS).read_bytes()
+            if hashlib.sha256(data).hexdigest() != facts["sha256"] or facts["format"] != _FORMAT:
+                raise ValueError("its checksum does not fit")
+            held = load(data)
+            layers = {
+                name: Variation(
+                    held[f"{i}/mean"], tuple(held[f"{i}/factor{k}"] for k in range(fact["axes"])), fact["variance"],
+                    held[f"{i}/classes"], held[f"{i}/means"], fact["lead"],
+                )
+                for i, (name, fact) in enumerate(facts["layers"].items())
+            }  # fmt: skip
+            return Reference(layers, facts["weights"], facts["samples"])
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise ReferenceMismatchError(f"{str(place)!r} is no reference, or it is damaged: {error}") from error
+
+    def _tensors(self) -> bytes:
+        held: dict[str, Tensor] = {}
+        for i, v in enumerate(self.layers.values()):
+            held |= {f"{i}/mean": v.mean, f"{i}/classes": v.classes, f"{i}/means": v.means}
+            held |= {f"{i}/factor{k}": f for k, f in enumerate(v.factors)}
+        return save({name: t.contiguous() for name, t in held.items()})
+
+    def _facts(self, sha256: str) -> bytes:
+        layers = {n: {"axes": len(v.factors), "variance": v.variance, "lead": v.lead} for n, v in self.layers.items()}
+        facts = {"format": _FORMAT, "version": _VERSION, "sha256": sha256, "samples": self.samples}
+        return json.dumps({**facts, "layers": layers, "weights": self.weights}, indent=1).encode()
+
+    def __repr__(self) -> str:
+        return f"Reference({', '.join(self.layers)}; {self.samples} samples)"
