@@ -54,6 +54,12 @@ def found(trained: tuple[nn.Module, Tensor, Tensor]) -> frpt.Diagnosis:
     return frpt.diagnose(model, TensorDataset(x[:400], y[:400]), LAYERS, margin=0.1, gallery=6, pairs=3, progress=False)
 
 
+def plain_reverser(model: nn.Module, x: Tensor, y: Tensor) -> frpt.Reverser:
+    """With the reference that a diagnosis fits by itself."""
+    reference = frpt.Reference.fit(model, TensorDataset(x, y), at=["stage2", "stage1"], progress=False)
+    return frpt.Reverser(model, x[:8], margin=0.1, reference=reference)
+
+
 def alive() -> tuple[int, int]:
     """How many tensors there are, and the bytes they hold."""
     with warnings.catch_warnings():
@@ -86,7 +92,7 @@ def test_nothing_of_a_batch_stays_in_memory(
 
 def test_numbers_are_those_of_a_plain_loop(trained: tuple[nn.Module, Tensor, Tensor], found: frpt.Diagnosis) -> None:
     model, x, y = (trained[0], trained[1][:400], trained[2][:400])
-    rev = frpt.Reverser(model, x[:8], margin=0.1)
+    rev = plain_reverser(model, x, y)
     with torch.no_grad():
         predicted = model(x).argmax(1)
     assert [f.name for f in found.layers] == ["out", "stage2", "stage1"]
@@ -104,6 +110,9 @@ def test_numbers_are_those_of_a_plain_loop(trained: tuple[nn.Module, Tensor, Ten
         power = moved.square().reshape(len(moved), moved.shape[1], -1)
         power = power / power.sum((1, 2), keepdim=True)
         np.testing.assert_allclose(f.channels, power.sum(2).mean(0).numpy(), atol=1e-3)
+        assert f.wins == 1.0 == float(rec.wins.double().mean())
+        if rec.reference_deviation is not None:
+            assert f.reference_deviation == pytest.approx(float(rec.reference_deviation[wrong].mean()), rel=1e-3)
         if f.kind == "map":
             np.testing.assert_allclose(f.positions, power.sum(1).mean(0).reshape(f.positions.shape), atol=1e-3)
         for c in range(10):
@@ -124,7 +133,7 @@ def test_pairs_and_gallery_are_the_samples_they_name(
     assert first.count == off.max() == off[first.label, first.predicted]
     own = (found.samples.label == first.label) & (found.samples.predicted == first.predicted)
     assert first.deviation["stage1"] == pytest.approx(float(found.samples.deviation[own, 2].mean()))
-    rev = frpt.Reverser(model, x[:8], margin=0.1)
+    rev = plain_reverser(model, x[:400], y[:400])
     rec = rev.reconstruct(x[:400][own], y[:400][own], at="stage1")
     power = (rec.target - rec.anchor).double().square().sum((2, 3))
     expected = (power / power.sum(1, keepdim=True)).mean(0).numpy()
@@ -139,6 +148,19 @@ def test_pairs_and_gallery_are_the_samples_they_name(
         assert set(s.responses) == {"out", "stage2", "stage1"}
         assert s.responses["stage1"].forward.shape == (12, 12)
         assert s.responses["out"].kind == "vector"
+
+
+def test_without_a_reference_the_answer_is_the_least_change(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = trained
+    some = TensorDataset(x[:200], y[:200])
+    plain = frpt.diagnose(model, some, LAYERS, reference=False, gallery=0, pairs=0, progress=False)
+    own = frpt.diagnose(model, some, LAYERS, gallery=0, pairs=0, progress=False)
+    for a, b in zip(plain.layers[1:], own.layers[1:], strict=True):
+        assert np.isnan(a.reference_deviation)
+        assert np.isfinite(b.reference_deviation)
+        assert a.deviation < b.deviation
+        assert a.wins == b.wins == 1.0
+        assert 0 < b.sensitivity < 1
 
 
 def test_units_say_how_far_the_way_back_can_be_trusted(found: frpt.Diagnosis) -> None:

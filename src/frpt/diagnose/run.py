@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -16,13 +16,16 @@ from frpt.diagnose.trust import advise
 from frpt.embed import Embed
 from frpt.errors import OptionError
 from frpt.graph.inputs import Picker
+from frpt.graph.names import OUTPUT
 from frpt.presets import Preset
+from frpt.reference import Reference
 from frpt.reverser import Reverser
 from frpt.targets.fingerprint import options_of, sha256_of_item, weights_of
 from frpt.targets.progress import progress_bar
 from frpt.targets.source import Source, fitting_batch, spread
 
-_EXAMPLE = 8
+_EXAMPLE, _REFERENCE = 8, 512
+"""Samples to capture the network with, and to fit a reference to."""
 _BATCH = 1024
 """Most samples looked at together: more are no faster."""
 
@@ -39,6 +42,7 @@ def diagnose(
     output: Picker = None,
     class_dim: int | None = None,
     blocks: str | Sequence[str] | None = None,
+    reference: Reference | Literal[False] | None = None,
     samples: int | None = None,
     gallery: int = 48,
     pairs: int = 8,
@@ -54,7 +58,8 @@ def diagnose(
     """Where a network goes wrong: how far its layers are from what the rest needs, on which samples, and why.
 
     dataset: map-style, pairs (inputs, label). at: layers, by default the outermost modules; the output is always among
-    them. samples: look at so many, evenly spaced, instead of all. gallery: samples shown with response maps; pairs:
+    them. reference: how features vary; by default one is fitted to 512 of these samples, False does without.
+    samples: look at so many, evenly spaced, instead of all. gallery: samples shown with response maps; pairs:
     confused pairs of classes looked into. mean, std: of the inputs' normalisation, to show them as pictures. layouts:
     "channels_first" or "channels_last" for layers whose axes are taken wrongly. checkpoint: a file that an interrupted
     diagnosis goes on from. The model is not changed.
@@ -69,9 +74,10 @@ def diagnose(
     layers = chosen(rev, at)
     if strange := set(layouts or {}) - set(layers):
         raise OptionError(f"layouts names {', '.join(map(repr, sorted(strange)))}, not among the layers {layers}")
+    rev, measure = _with_reference(rev, source, layers, reference, seed, progress)
     size = batch_size or fitting_batch(rev, source, layers, _BATCH)
     look = Look(rev, source, layers, layouts, class_names)
-    saved = Checkpoint(checkpoint, _settings(rev, source, layers, looked, size))
+    saved = Checkpoint(checkpoint, {**_settings(rev, source, layers, looked, size), "reference": measure})
     with progress_bar(progress) as bar:
         task = bar.add_task("diagnosing", total=len(looked), rate="")
         table = look.over(looked, size, bar, saved)
@@ -100,6 +106,27 @@ def diagnose(
         samples=table,
         gallery=shown,
     )
+
+
+def _with_reference(
+    rev: Reverser,
+    source: Source,
+    layers: Sequence[str],
+    reference: Reference | Literal[False] | None,
+    seed: int,
+    progress: bool,
+) -> tuple[Reverser, str]:
+    """The Reverser measured by the reference given, by one fitted to the samples themselves, or by none; and which."""
+    inner = [name for name in layers if name != OUTPUT]
+    if reference is False or rev.preset.nearest is None or not inner:
+        return rev, "none"
+    if reference is not None:
+        reference.check(rev)
+        return rev.measured_by(reference), reference.digest
+    if source.count < 2:
+        return rev, "none"
+    own = Reference.of_reverser(rev, source, inner, _REFERENCE, seed, progress)
+    return rev.measured_by(own), f"{_REFERENCE} samples, seed {seed}"
 
 
 def _settings(rev: Reverser, source: Source, layers: Sequence[str], looked: Sequence[int], size: int) -> dict[str, Any]:

@@ -56,7 +56,15 @@ def reach_within(problem: Problem, variation: Variation, aim: Aim | None = None)
     )  # fmt: skip
     answer, reached = reach(inner, aim)
     value = coloured(answer.value, torch.arange(len(answer.value), device=reached.device))
-    return replace(answer, value=value), reached
+    rest = (row_norm(problem.target - reached) > problem.enough).nonzero().squeeze(1)
+    if len(rest) == 0:
+        return replace(answer, value=value), reached
+    part = replace(problem.part(rest), start=(value[rest], reached[rest]))  # where the range held it: plain steps
+    more, there = reach(part, None if aim is None else lambda out, rows: aim(out, rest[rows]))
+    better = row_norm(part.target - there) < row_norm(part.target - reached[rest])
+    won = rest[better]
+    value[won], reached[won] = more.value[better], there[better]
+    return Answer(value, answer.iterations.index_add(0, rest, more.iterations), answer.fallback), reached
 
 
 def _go_on(problem: Problem, aim: Aim, answer: Answer, reached: Tensor) -> tuple[Answer, Tensor]:

@@ -143,7 +143,7 @@ class Gatherer:
         mean = self.total / self.count
         factors = []
         for axis, held in enumerate(self.squares):
-            rows = mean.movedim(axis, 0).flatten(1)
+            rows = mean.movedim(axis, 0).reshape(len(held), -1)
             inside = rows @ rows.T if held.dim() == 2 else rows.square().sum(1)
             centred = (held - self.count * inside) / max(self.count, 1)
             centred = (centred + centred.mT) / 2 if centred.dim() == 2 else centred.clamp_min(0.0)

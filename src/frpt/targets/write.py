@@ -16,6 +16,7 @@ from torch import Tensor
 from frpt.errors import InputError, NonFiniteError, OptionError, StoreMismatchError
 from frpt.reconstruction import Reconstruction
 from frpt.reverser import Reverser
+from frpt.solvers.variation import Variations
 from frpt.targets.files import create_atomic, refused, sweep, write_atomic
 from frpt.targets.fingerprint import (
     label_bytes,
@@ -61,15 +62,20 @@ def write_targets(
     rank: int = 0,
     world: int = 1,
     progress: bool = True,
+    reference: Variations | None = None,
 ) -> TargetStore:
     """Reconstruct the targets of a whole data set into a directory; called again, it goes on where it was stopped.
 
     dataset: map-style, items (inputs, label). mode: "dense" keeps every sample's target, "delta" only those of
     corrected samples (the others' is their anchor), "auto" takes delta where that is at most half the size.
     batch_size: samples reconstructed together, by default up to 2048 as their size allows: together they cost less.
+    reference: how features vary, instead of the Reverser's own.
     Of several writers, each with its ``rank`` of ``world``, the last one done completes the store.
     """
     layers = [at] if isinstance(at, str) else list(at)
+    if reference is not None:
+        reference.check(rev)
+        rev = rev.measured_by(reference)
     _check_options(layers, mode, dtype, batch_size, shard_size, rank, world)
     source = Source(dataset, workers, device_of(rev))
     path = Path(store)
@@ -106,7 +112,8 @@ def describe(
     size = shard_size or _shard_size(count, sum(info.nbytes for info in infos.values()), batch_size)
     weights = weights_of(rev, [n for info in infos.values() for n in (*info.frozen, *info.upstream)])
     blocks = rev.blocks if isinstance(rev.blocks, str) else ",".join(rev.blocks)
-    preset = {**options_of(rev.preset), "blocks": blocks, "output": rev.output}
+    reference = None if rev.reference is None else rev.reference.digest
+    preset = {**options_of(rev.preset), "blocks": blocks, "output": rev.output, "reference": reference}
     return Manifest(count, mode, batch_size, size, infos, weights, preset, options_of(rev.embedder))
 
 

@@ -14,6 +14,7 @@ from frpt.errors import OptionError
 from frpt.graph.inputs import Picker
 from frpt.presets import Preset
 from frpt.reverser import Reverser
+from frpt.solvers.variation import Variations
 from frpt.train.loop import run
 from frpt.train.metrics import Metric, TaskLoss
 from frpt.train.result import Result
@@ -42,6 +43,7 @@ def post_train(
     embed: str | Embed | None = None,
     margin: float | None = None,
     output: Picker = None,
+    reference: Variations | None = None,
     reverser: Reverser | None = None,
     every: int = 1,
     store: str | Path | None = None,
@@ -61,17 +63,20 @@ def post_train(
     ``store`` or a temporary one; "online": from the feature of each step; "anchor": the starting model's own features.
     c_rec = 0 is the matched back-propagation reference: same seed, order and trainable set, no targets. checkpoint: a
     directory from which the same call goes on after an interruption, to the same numbers. reverser: one on this model,
-    where preset, embed, margin and output do not say enough, or to save making another. The rest is in ``Settings``.
+    where preset, embed, margin, output and reference do not say enough, or to save making another. The rest is in
+    ``Settings``.
     """
     settings = Settings(
         c_rec=c_rec, epochs=epochs, seed=seed, batch_size=batch_size, lr=lr, weight_decay=weight_decay,
         optimizer=optimizer, schedule=schedule, task_loss=task_loss, metric=metric, preset=preset, embed=embed,
-        margin=margin, output=output if reverser is None else reverser.output,
+        margin=margin, output=output if reverser is None else reverser.output, reference=reference,
         every=every, workers=workers, accelerator=accelerator, devices=devices,
         precision=precision, checkpoint_steps=checkpoint_steps, progress=progress,
     )  # fmt: skip
-    if reverser is not None and any(option is not None for option in (preset, embed, margin, output)):
-        raise OptionError("preset, embed, margin and output belong to the Reverser: give them to it, or leave it out")
+    if reverser is not None and any(option is not None for option in (preset, embed, margin, output, reference)):
+        raise OptionError(
+            "preset, embed, margin, output and reference belong to the Reverser: give them to it, or leave it out"
+        )
     if not isinstance(model, nn.Module):
         raise OptionError(f"model must be an nn.Module, got {type(model).__name__}")
     return run(Job(model, dataset, at, settings, targets, val, store, places(log_dir, checkpoint), fabric, reverser))

@@ -14,6 +14,7 @@ from frpt.embed import Embed
 from frpt.errors import OptionError
 from frpt.graph.inputs import Picker
 from frpt.presets import Preset
+from frpt.solvers.variation import Variations
 from frpt.train.balance import check_c_rec
 from frpt.train.metrics import Metric, TaskLoss
 
@@ -37,6 +38,7 @@ class Options(TypedDict, total=False):
     embed: str | Embed | None
     margin: float | None
     output: Picker
+    reference: Variations | None
     every: int
     workers: int
     accelerator: str
@@ -51,8 +53,8 @@ class Settings:
     """c_rec: strength of the feature supervision. epochs, batch_size (over all processes), lr, weight_decay: of AdamW.
 
     optimizer, schedule: what to use instead, made from the parameters and from (optimizer, steps). task_loss, metric:
-    functions of (outputs, labels); metric also by name. preset, embed, margin, output: as ``Reverser`` takes them.
-    every: online targets each so many steps, the task loss alone in between. workers: processes that load data.
+    functions of (outputs, labels); metric also by name. preset, embed, margin, output, reference: as ``Reverser`` has
+    them. every: online targets each so many steps, the task loss alone in between. workers: processes that load data.
     accelerator, devices, precision: as lightning-fabric takes them; precision None: the model's own. preset None:
     "online" for online targets, else "default". checkpoint_steps: save inside epochs as well, each so many steps.
     """
@@ -71,6 +73,7 @@ class Settings:
     embed: str | Embed | None = None
     margin: float | None = None
     output: Picker = None
+    reference: Variations | None = None
     every: int = 1
     workers: int = 0
     accelerator: str = "auto"
@@ -100,7 +103,8 @@ class Settings:
     def lasting(self) -> dict[str, Any]:
         """What must be the same for a stopped run to continue to the same numbers."""
         names = ("c_rec", "epochs", "seed", "batch_size", "lr", "weight_decay", "every", "precision", "margin")
-        return {name: getattr(self, name) for name in names}
+        digest = None if self.reference is None else self.reference.digest
+        return {**{name: getattr(self, name) for name in names}, "reference": digest}
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,9 @@ def shared_targets(job: Job, stack: ExitStack) -> tuple[Fabric, Reverser, Target
 def make_reverser(model: nn.Module, example: Inputs, s: Settings, targets: Targets) -> Reverser:
     """A Reverser with the options of a run."""
     preset = s.preset or (ONLINE if targets == ONLINE else "default")
-    return Reverser(model, as_taken(example), output=s.output, preset=preset, embed=s.embed, margin=s.margin)
+    return Reverser(
+        model, as_taken(example), output=s.output, preset=preset, embed=s.embed, margin=s.margin, reference=s.reference
+    )
 
 
 def _check_tap(model: nn.Module, rev: Reverser, at: str, example: Inputs, out: Tensor) -> None:

@@ -1,0 +1,198 @@
+"""The default answer on whole networks: the label wins, nothing else moves, in every precision and company."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import frpt
+from frpt.presets import PRESETS
+from tests.models import VGG, FixedBatch, ResNet, Segmenter, ViT, mlp
+
+
+def images(n: int = 12, size: int = 16, seed: int = 0) -> Tensor:
+    return torch.randn(n, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def wrong_for_some(model: nn.Module, x: Tensor) -> Tensor:
+    """Two of three samples get a label that the network does not predict."""
+    with torch.no_grad():
+        out = model(x)
+    return (out.argmax(1) + (torch.arange(len(x)) % 3 > 0)) % out.shape[1]
+
+
+NETWORKS = [(ResNet, "layer1"), (ResNet, "stem"), (VGG, "features"), (ViT, "layers.0"), (ViT, "patch")]
+
+
+@pytest.mark.parametrize(("network", "layer"), NETWORKS)
+def test_the_label_wins_and_right_samples_stay(network: type[nn.Module], layer: str) -> None:
+    torch.manual_seed(1)
+    model, x = network().eval(), images()
+    y = wrong_for_some(model, x)
+    rev = frpt.Reverser(model, x)
+    rec = rev.reconstruct(x, y, at=layer)
+    assert rec.corrected.tolist() == (torch.arange(12) % 3 > 0).tolist()
+    out = rev.run(x, layer, rec.target)
+    others = out.scatter(1, y[:, None], -torch.inf).amax(1)
+    assert bool((out.gather(1, y[:, None]).squeeze(1) > others).all())
+    assert bool(rec.wins.all())
+    assert torch.equal(rec.target[~rec.corrected], rec.anchor[~rec.corrected])
+    low, high = rev.interval(layer)
+    assert float(rec.target.min()) >= low
+    assert float(rec.target.max()) <= high
+    assert rec.passes is not None
+    assert float(rec.passes[rec.corrected].mean()) < 20
+    assert bool((rec.passes[~rec.corrected] == 0).all())
+
+
+@pytest.mark.parametrize(("network", "layer"), [(ResNet, "layer1"), (VGG, "features.3"), (ViT, "layers.1")])
+def test_a_target_does_not_depend_on_companions_or_their_order(network: type[nn.Module], layer: str) -> None:
+    """Bit for bit in batches of one size; to rounding in others."""
+    torch.manual_seed(1)
+    model, x = network().eval(), images(16)
+    y = wrong_for_some(model, x)
+    rev = frpt.Reverser(model, x)
+    rec = rev.reconstruct(x, y, at=layer)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(rev.reconstruct(x[order], y[order], at=layer).target, rec.target[order])
+    company = torch.cat([x[:8], images(8, seed=9)])
+    labels = torch.cat([y[:8], torch.zeros(8, dtype=torch.long)])
+    assert torch.equal(rev.reconstruct(company, labels, at=layer).target[:8], rec.target[:8])
+    alone = torch.cat([rev.reconstruct(x[i : i + 1], y[i : i + 1], at=layer).target for i in range(4)])
+    scale = float(rec.anchor[:4].norm())
+    assert float((alone - rec.target[:4]).norm()) < 1e-3 * scale
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_label_wins_in_the_models_own_precision(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = VGG().eval().to(dtype), images().to(dtype)
+    y = wrong_for_some(model, x)
+    rev = frpt.Reverser(model, x)
+    for layer in ("features", "features.3", "out"):
+        rec = rev.reconstruct(x, y, at=layer)
+        assert rec.target.dtype == dtype
+        assert bool(rec.wins.all())
+        out = rev.run(x, layer, rec.target).float()
+        assert torch.equal(out.argmax(1), y)
+
+
+def test_margins_are_met_and_the_default_one_is_small() -> None:
+    torch.manual_seed(0)
+    model, x = mlp((6, 24, 24, 4)).eval(), torch.randn(20, 6)
+    y = wrong_for_some(model, x)
+    near = frpt.Reverser(model, x).reconstruct(x, y, at="1")
+    far = frpt.Reverser(model, x, margin=0.3).reconstruct(x, y, at="1")
+    for rec, least in ((near, 0.0), (far, 0.3)):
+        out = frpt.Reverser(model, x).run(x, "1", rec.target)
+        lead = out.gather(1, y[:, None]).squeeze(1) - out.scatter(1, y[:, None], -torch.inf).amax(1)
+        mine = rec.corrected & rec.wins
+        assert bool((lead[mine] > least - 1e-6).all())
+        if rec is near:
+            assert float(lead[mine].median()) < 0.05 * float(out.std())
+    assert int(far.corrected.sum()) >= int(near.corrected.sum())
+    assert float(far.deviation.mean()) > float(near.deviation.mean())
+
+
+def test_a_tie_is_no_win() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+    with torch.no_grad():
+        model[2].weight.copy_(torch.randn(3, 4, generator=torch.Generator().manual_seed(0)))
+        model[2].bias.zero_()
+        model[0].weight.zero_()
+        model[0].bias.zero_()
+    x = torch.randn(2, 3)
+    rec = frpt.Reverser(model.eval(), x).reconstruct(x, torch.tensor([0, 1]), at="1")
+    assert bool(rec.corrected.all())
+    assert bool(rec.wins.all())
+
+
+class Branch(nn.Module):
+    """A side branch too faint to turn the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.side, self.head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return self.head(10 * h + 1e-6 * torch.tanh(self.side(h)))
+
+
+def test_a_label_that_cannot_win_leaves_the_anchor_and_says_so() -> None:
+    torch.manual_seed(0)
+    model, x = Branch().eval(), torch.randn(6, 6)
+    y = wrong_for_some(model, x)
+    rec = frpt.Reverser(model, x).reconstruct(x, y, at="side")
+    assert not bool(rec.wins[rec.corrected].any())
+    assert torch.equal(rec.target, rec.anchor)
+    assert "makes the label win" in str(rec)
+    assert bool(frpt.Reverser(model, x).reconstruct(x, y, at="stem").wins.all())
+
+
+def test_pixels_win_in_nearly_all_positions() -> None:
+    torch.manual_seed(0)
+    model, x = Segmenter().eval(), images(4)
+    with torch.no_grad():
+        out = model(x)
+    y = out.argmax(1)
+    y[:, :4] = (y[:, :4] + 1) % out.shape[1]
+    y[:, 5] = -100
+    rev = frpt.Reverser(model, x)
+    before = ((out.argmax(1) == y) & (y >= 0)).flatten(1).sum(1) / (y >= 0).flatten(1).sum(1)
+    half = rev.reconstruct(x, y, at="down")  # a quarter of the pixels: not every pattern of labels can be had
+    assert half.share is not None
+    assert bool((half.share > before + 0.1).all())
+    layer = "up"
+    rec = rev.reconstruct(x, y, at=layer)
+    assert rec.share is not None
+    assert bool((rec.share == 1).all())
+    counted = ((rev.run(x, layer, rec.target).argmax(1) == y) & (y >= 0)).flatten(1).sum(1)
+    torch.testing.assert_close(counted / (y >= 0).flatten(1).sum(1), rec.share.to(torch.float32))
+
+
+def test_output_targets_are_reached_as_near_as_least_squares() -> None:
+    """A linear path: the answer is the minimum-norm correction."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(5, 12), nn.Linear(12, 3)).eval(), torch.randn(6, 5)
+    y = torch.randn(6, 3)
+    rec = frpt.Reverser(model, x).reconstruct(x, y, at="0")
+    W = model[1].weight.detach().double()  # type: ignore[union-attr]
+    exact = rec.anchor.double() + (y.double() - model(x).detach().double()) @ torch.linalg.pinv(W).T
+    assert float((rec.target.double() - exact).norm() / (exact - rec.anchor.double()).norm()) < 5e-3
+    assert bool((rec.closed > 0.998).all())
+    assert bool(rec.wins.all())
+
+
+def test_a_fixed_batch_size() -> None:
+    torch.manual_seed(0)
+    model, x = FixedBatch().eval(), torch.randn(4, 6)
+    with torch.no_grad():
+        out = model(x)
+    y = (out.argmax(1) + 1) % out.shape[1]
+    rec = frpt.Reverser(model, x).reconstruct(x, y, at="a")
+    assert bool(rec.wins.all())
+
+
+def test_the_walk_is_made_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, x = VGG().eval(), images(6)
+    y = wrong_for_some(model, x)
+    rev = frpt.Reverser(model, x)
+    walks: list[str] = []
+    real = frpt.walk.Walk.solve  # type: ignore[attr-defined]
+    monkeypatch.setattr("frpt.walk.Walk.solve", lambda self, unit, *a: walks.append(unit.name) or real(self, unit, *a))
+    rec = rev.reconstruct(x, y, at="features")
+    assert "CCP" not in str(rec)
+    assert walks == []
+    assert [u.name for u in rec.units] == [u.name for u in rev.plan("features").units]
+    assert len(walks) == len(rec.units)
+    assert "CCP" in str(rec)
+    told = rev.explain(x, y, "features")
+    assert [u.op for u in told.units] == [u.op for u in rec.units]
+    walked = frpt.Reverser(model, x, preset=replace(PRESETS["default"], nearest=None)).reconstruct(x, y, at="features")
+    assert torch.equal(told.target, walked.target)
+    assert float(rec.deviation.mean()) <= float(told.deviation.mean())
