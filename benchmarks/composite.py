@@ -299,7 +299,7 @@ def whole(nets: Nets) -> None:
         for preset in ("default", "adam"):
             chosen = PRESETS["default"]
             if preset == "adam":
-                chosen = replace(chosen, solver=replace(chosen.solver, composite="adam", iterations=20), closing=None)
+                chosen = replace(chosen, solver=replace(chosen.solver, composite="adam", iterations=20), nearest=None)
             rev = frpt.Reverser(net.model, net.x[-8:], preset=chosen)
             start = time.perf_counter()
             rev.reconstruct(x, y, at=str(at))
@@ -307,7 +307,7 @@ def whole(nets: Nets) -> None:
             start = time.perf_counter()
             rec = rev.reconstruct(x, y, at=str(at))
             again = (time.perf_counter() - start) / unit
-            kind = "default" if preset == "default" else "the same walk with adam in its blocks, no closing step"
+            kind = "default" if preset == "default" else "the walk with adam in its blocks"
             print(
                 f"\n{name} after block {at} of {len(net.model) - 2}, {len(x)} misclassified samples, {kind}:\n"
                 f"residual closed: mean {float(rec.closed.mean()):.4f}, least {float(rec.closed.min()):.4f}; "

@@ -157,7 +157,7 @@ class NearestOptions:
     """Classes whose gradients are kept for each sample."""
     steps: int = 30
     """Most forward and backward passes from one start."""
-    patience: int = 3
+    patience: int = 2
     """Steps in a row that may win little before a sample whose label wins is done."""
     persistence: int = 10
     """Steps in a row that may bring the label no nearer to winning before a start is given up."""

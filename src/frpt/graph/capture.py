@@ -61,6 +61,7 @@ class Captured:
         self.example_batch = inputs.batch
         self._samples: dict[Node, Samples | None] = {}
         self._sizes: dict[tuple[Any, int], Any] = {}
+        self._ends: dict[tuple[Node, ...], dict[Node, list[Node]]] = {}
         self._bind(inputs)
         output = next(n for n in program.graph.nodes if n.op == "output").args[0][0]
         if not is_float(output):
@@ -183,10 +184,7 @@ class Captured:
     def run(self, nodes: Sequence[Node], values: Mapping[Node, Any], keep: set[Node], batch: int) -> dict[Node, Any]:
         """Execute ``nodes`` in order from given ``values``; what is not in ``keep`` is freed after its last use."""
         env: dict[Node, Any] = dict(values)
-        last = {i: n for n in nodes for i in n.all_input_nodes}
-        ends: dict[Node, list[Node]] = {}
-        for value, user in last.items():
-            ends.setdefault(user, []).append(value)
+        ends = self._last_uses(nodes)
         for node in nodes:
             if node not in env:
                 env[node] = self.evaluate(node, env.__getitem__, batch)
@@ -194,6 +192,17 @@ class Captured:
                 if dead not in keep:
                     env.pop(dead, None)
         return {n: env[n] for n in keep if n in env}
+
+    def _last_uses(self, nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+        """Node → the values that no later one of ``nodes`` uses; kept for the tuples that plans run again and again."""
+        found = self._ends.get(nodes) if isinstance(nodes, tuple) else None
+        if found is None:
+            found = {}
+            for value, user in {i: n for n in nodes for i in n.all_input_nodes}.items():
+                found.setdefault(user, []).append(value)
+            if isinstance(nodes, tuple):
+                self._ends[nodes] = found
+        return found
 
     def evaluate(self, node: Node, value_of: Callable[[Node], Any], batch: int) -> Any:
         """The value of one node; shape-only ones come from their symbolic expression."""

@@ -244,11 +244,14 @@ def _step(contest: Contest, state: _State, best: _Best, lead: Tensor, norms: Ten
     state.idle = torch.where(done, options.patience, state.idle)
     point = torch.where((found & ~state.wins)[:, None], (point + best.value[state.index]) / 2, point)
     way = point - state.a
-    share = (options.stride * norms / _norm(way).clamp_min(1e-300)).clamp(max=1.0)
+    length = _norm(way)
+    share = (options.stride * norms / length.clamp_min(1e-300)).clamp(max=1.0)
     point = torch.where((share < 1)[:, None], state.a + share[:, None].to(way.dtype) * way, point)
-    sound = torch.isfinite(point).all(1)  # else the path overflowed at a: half way back
-    state.a = torch.where(sound[:, None], point, torch.lerp(state.a, state.anchor, 0.5))
-    state.weight = state.weight.nan_to_num(0.0, 0.0, 0.0)
+    sound = torch.isfinite(length)  # else the path overflowed at a: half way back
+    if not bool(sound.all()):
+        point = torch.where(sound[:, None], point, torch.lerp(state.a, state.anchor, 0.5))
+        state.weight = state.weight.nan_to_num(0.0, 0.0, 0.0)
+    state.a = point
 
 
 def _program(within: Range, state: _State, centre: Tensor, c: Tensor, options: NearestOptions) -> Tensor:
@@ -258,16 +261,18 @@ def _program(within: Range, state: _State, centre: Tensor, c: Tensor, options: N
     which these are comes from the last step's λ.
     """
     moves = state.rows if state.moves is None else state.moves
-    move = _combine(moves, state.weight)
-    point = within.clamp(centre + move, state.anchor)
-    for _ in range(options.rounds if within.bounded else 1):
-        held = point != centre + move
-        free = state.rows.masked_fill(held[:, None], 0.0) if within.bounded else state.rows
-        missing = -(c + _dot(state.rows, torch.where(held, point - centre, 0.0))) if within.bounded else -c
-        state.weight = complementary((free @ moves.mT).double(), missing)
-        move = _combine(moves, state.weight)
-        point = within.clamp(centre + move, state.anchor)
-        if not within.bounded or bool(((point != centre + move) == held).all()):
+    if not within.bounded:
+        state.weight = complementary((state.rows @ moves.mT).double(), -c)
+        return centre + _combine(moves, state.weight)
+    free = centre + _combine(moves, state.weight)
+    point = within.clamp(free, state.anchor)
+    for _ in range(options.rounds):
+        held = point != free
+        missing = c + _dot(state.rows, (point - centre).masked_fill_(~held, 0.0))
+        state.weight = complementary((state.rows.masked_fill(held[:, None], 0.0) @ moves.mT).double(), -missing)
+        free = centre + _combine(moves, state.weight)
+        point = within.clamp(free, state.anchor)
+        if bool(((point != free) == held).all()):
             break
     return point
 
