@@ -186,9 +186,9 @@ class NearestOptions:
     """With a reference: the share of the first step that goes along the gradient, the rest to the label's mean."""
     farthest: float = 10.0
     """Norms of the anchor within which a target has to lie; one farther away is no feature this layer would produce."""
-    together: int = 128
+    together: int = 512
     """Most samples in a pass: more are no faster on a CPU."""
-    budget: int = 2**30
+    budget: int = 2**28
     """Bytes that the gradients and steps of the samples in a pass may take."""
 
     def __post_init__(self) -> None:

@@ -268,8 +268,9 @@ def _program(within: Range, state: _State, centre: Tensor, c: Tensor, options: N
     point = within.clamp(free, state.anchor)
     for _ in range(options.rounds):
         held = point != free
-        missing = c + _dot(state.rows, (point - centre).masked_fill_(~held, 0.0))
-        state.weight = complementary((state.rows.masked_fill(held[:, None], 0.0) @ moves.mT).double(), -missing)
+        fixed = held.to(point.dtype)
+        missing = c + _dot(state.rows, (point - centre) * fixed)
+        state.weight = complementary(((state.rows * (1 - fixed)[:, None]) @ moves.mT).double(), -missing)
         free = centre + _combine(moves, state.weight)
         point = within.clamp(free, state.anchor)
         if bool(((point != free) == held).all()):
@@ -295,7 +296,7 @@ def complementary(K: Tensor, r: Tensor) -> Tensor:
     for _ in range(m + 1):
         part = torch.where(active[:, :, None] & active[:, None, :], K, eye)
         weight = torch.linalg.solve_ex(part, torch.where(active, r, 0.0))[0]
-        missing = r - (K @ weight[..., None]).squeeze(-1)
+        missing = r - (weight[:, None] @ K).squeeze(1)
         again = (active & (weight > 0)) | (~active & live & (missing > 1e-9 * scale))
         if bool((again == active).all()):
             break
@@ -352,7 +353,7 @@ def _norm(d: Tensor) -> Tensor:
 
 def _dot(rows: Tensor, v: Tensor) -> Tensor:
     """rows · v: (k, m), in double. rows: (k, m, n), v: (k, n)."""
-    return (rows @ v[..., None]).squeeze(-1).double()
+    return (v[:, None] @ rows.mT).squeeze(1).double()  # rows @ v takes eight times as long on a CPU
 
 
 def _combine(rows: Tensor, weight: Tensor) -> Tensor:
