@@ -296,12 +296,12 @@ def complementary(K: Tensor, r: Tensor) -> Tensor:
     for _ in range(m + 1):
         part = torch.where(active[:, :, None] & active[:, None, :], K, eye)
         weight = torch.linalg.solve_ex(part, torch.where(active, r, 0.0))[0]
-        missing = r - (weight[:, None] @ K).squeeze(1)
+        missing = r - (weight.contiguous()[:, None] @ K).squeeze(1)
         again = (active & (weight > 0)) | (~active & live & (missing > 1e-9 * scale))
         if bool((again == active).all()):
             break
         active = again
-    return weight.clamp_min(0.0)
+    return weight.clamp_min(0.0).contiguous()  # the solver's layout would make later products slow
 
 
 def _elsewhere(contest: Contest, options: NearestOptions, best: _Best, rows: Tensor) -> Tensor:
@@ -358,4 +358,4 @@ def _dot(rows: Tensor, v: Tensor) -> Tensor:
 
 def _combine(rows: Tensor, weight: Tensor) -> Tensor:
     """Σ_j weight_j row_j: (k, n)."""
-    return (weight.to(rows.dtype)[:, None] @ rows).squeeze(1)
+    return (weight.to(rows.dtype).contiguous()[:, None] @ rows).squeeze(1)
