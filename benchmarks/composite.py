@@ -1,4 +1,4 @@
-"""Composite solvers on blocks of trained networks, and whole networks reconstructed through them.
+"""Composite solvers on blocks of trained networks.
 
 One pass is a forward and backward of the same block (or frozen part) on the same samples; a forward pass alone counts
 half. Networks are trained on a fifth of the embedded digits; blocks end before their last ReLU, as the plan cuts them.
@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from reconstruct import Basic, Layer, MeanToken, Tokens, seconds
 from torch import Tensor, nn
 
-import frpt
 from frpt.data.digits import digits
 from frpt.presets import PRESETS
 from frpt.solvers.composite import Problem, row_norm, solve, spread
@@ -281,52 +280,17 @@ def few_of_many(nets: Nets) -> None:
         print(f"  {name:25} {ratio:.2f}")
 
 
-def whole(nets: Nets) -> None:
-    for name, make, at in (("ResNet-18-like", resnet, 3), ("ViT, 9 layers", vit, 3)):
-        net = nets[make]
-        with torch.no_grad():
-            wrong = (net.model(net.x).argmax(1) != net.y).nonzero().squeeze(1)[:64]
-        x, y = net.x[wrong], net.y[wrong]
-        tail = net.model[at + 1 :]
-        with torch.no_grad():
-            feature = net.model[: at + 1](x)
-
-        def one_pass(tail: nn.Sequential = tail, feature: Tensor = feature) -> None:
-            leaf = feature.clone().requires_grad_(True)
-            torch.autograd.grad(tail(leaf).square().sum(), leaf)
-
-        unit = seconds(one_pass, 5)
-        for preset in ("default", "adam"):
-            chosen = PRESETS["default"]
-            if preset == "adam":
-                chosen = replace(chosen, solver=replace(chosen.solver, composite="adam", iterations=20), nearest=None)
-            rev = frpt.Reverser(net.model, net.x[-8:], preset=chosen)
-            start = time.perf_counter()
-            rev.reconstruct(x, y, at=str(at))
-            first = (time.perf_counter() - start) / unit
-            start = time.perf_counter()
-            rec = rev.reconstruct(x, y, at=str(at))
-            again = (time.perf_counter() - start) / unit
-            kind = "default" if preset == "default" else "the walk with adam in its blocks"
-            print(
-                f"\n{name} after block {at} of {len(net.model) - 2}, {len(x)} misclassified samples, {kind}:\n"
-                f"residual closed: mean {float(rec.closed.mean()):.4f}, least {float(rec.closed.min()):.4f}; "
-                f"{first:.0f} passes for the first batch, {again:.0f} for the next"
-            )
-            print(rec)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--epochs", type=int, default=10, help="of training, twice that for transformers; 0 leaves random weights"
     )
     parser.add_argument("--blocks", default="", help="only blocks whose name has this in it")
-    parser.add_argument("--parts", nargs="*", default=["blocks", "fixed", "few", "whole"])
+    parser.add_argument("--parts", nargs="*", default=["blocks", "fixed", "few"])
     options = parser.parse_args()
     BLOCKS[:] = [block for block in BLOCKS if options.blocks in block[0]]
     nets = Nets(options.epochs)
-    parts = {"blocks": blocks, "fixed": fixed_point, "few": few_of_many, "whole": whole}
+    parts = {"blocks": blocks, "fixed": fixed_point, "few": few_of_many}
     for name in options.parts:
         parts[name](nets)
 

@@ -110,7 +110,7 @@ class Scaled(nn.Module):
 
 
 def ddn(rest: nn.Module, anchor: Tensor, y: Tensor, low: float, radii: list[float], steps: int) -> list[Tensor]:
-    """DDN's feature for each starting radius (a deviation); the anchor itself where it finds none. low: of the range."""
+    """DDN's feature for each starting radius (a deviation); the anchor itself where it finds none. low: the range's."""
     import foolbox
 
     scale = (norms(anchor) / SCALE).reshape(-1, *[1] * (anchor.dim() - 1))

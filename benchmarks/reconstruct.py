@@ -148,13 +148,9 @@ def main() -> None:
             row(rev, model, x, wrong, few, str(depth), options.repeats, make.__name__)
         forward = seconds(lambda model=model: model(x), options.repeats)
         print(f"{'':8} capture {captured:.1f} s, {captured / forward:.0f} forward passes of the network\n")
-    print(
-        "counted: passes made for a sample, a forward pass counted 0.35; first, again: passes by the clock for the first"
-    )
-    print(
-        "batch and for later ones, beside the forward pass that records the batch; 1 of 8: the same when one sample in"
-    )
-    print("eight is mislabelled. wins: share of samples for which the label wins. MiB: peak of the tensors made.")
+    print("counted: passes made for a sample, a forward pass counted 0.35. first, again: passes by the clock for the")
+    print("first batch and for later ones, beside the forward pass that records the batch; 1 of 8: the same when one")
+    print("sample in eight is mislabelled. wins: share of samples whose label wins. MiB: peak of the tensors made.")
 
 
 def row(

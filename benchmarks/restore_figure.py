@@ -18,7 +18,7 @@ DRAWN = {
     "reference": ("#c0282d", "default with a reference", "D"),
 }
 """Method → colour, name, marker; from the top of a row to its bottom."""
-TITLES = {"cifar10": "SimpleCNN", "resnet": "ResNet", "vit": "ViT", "crepe": "CREPE"}
+TITLES = {"cifar10": "SimpleCNN", "resnet": "ResNet", "vit": "ViT", "crepe": "CREPE", "mnist": "SimpleCNN, MNIST"}
 LOW, HIGH = 0.38, 1.48
 """What the axis shows: everything but the paper preset's largest."""
 

@@ -19,6 +19,6 @@ with torch.no_grad():
     weight = model.get_submodule("stage2.0").weight
     weight += 0.05 * torch.randn_like(weight) * weight.norm()
 
-found = frpt.diagnose(model.eval(), TensorDataset(x_test, y_test), at=["stage2", "stage1"], margin=0.1)
+found = frpt.diagnose(model.eval(), TensorDataset(x_test, y_test), at=["stage2", "stage1"])
 print(found)
 found.to_html("report.html")

@@ -12,7 +12,7 @@ model = nn.Sequential(
 ).eval()  # fmt: skip
 x, y = torch.randn(8, 3, 32, 32), torch.arange(8)
 
-rev = frpt.Reverser(model, x, margin=0.1)
+rev = frpt.Reverser(model, x)
 print(rev.plan("0"))
 rec = rev.reconstruct(x, y, at="0")
 print(rec)

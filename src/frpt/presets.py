@@ -163,7 +163,7 @@ class NearestOptions:
     """Steps in a row that may bring the label no nearer to winning before a start is given up."""
     stride: float = 0.5
     """Longest step, in norms of the anchor."""
-    gain: float = 5e-3
+    gain: float = 0.01
     """Share of the distance a step has to win to count."""
     beyond: float = 0.05
     """How far a step goes beyond the linearised boundary, as a share of its length, before the label has won."""
@@ -173,7 +173,7 @@ class NearestOptions:
     """A step that leaves more than this share of what the label lacks is slow, and"""
     shrink: float = 0.3
     """the next step's centre lies that much nearer to where the sample is than to the anchor."""
-    rounds: int = 3
+    rounds: int = 2
     """Most looks, in a step, at which entries are held on the bound of their range."""
     shorten: float = 0.02
     """The last stretch that bisection looks at, as a share of the way."""
@@ -183,7 +183,12 @@ class NearestOptions:
     radii: tuple[float, ...] = (0.3, 1.0, 2.0, 4.0)
     """so many norms of the anchor away."""
     pull: float = 0.1
-    """With a reference: the share of the first step that goes along the gradient, the rest to the label's mean."""
+    """With a reference: the share of the first step that goes along the gradient, the rest to the label's mean.
+
+    This number and the next were chosen by ``benchmarks/restore.py``, whose docstring says on which cases.
+    """
+    telling: float = 0.1
+    """Share η₀ of a feature's variance between classes under which a label's mean says less, and less is gone to it."""
     farthest: float = 10.0
     """Norms of the anchor within which a target has to lie; one farther away is no feature this layer would produce."""
     together: int = 512

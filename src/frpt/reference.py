@@ -155,7 +155,7 @@ class Reference:
             layers = {
                 name: Variation(
                     held[f"{i}/mean"], tuple(held[f"{i}/factor{k}"] for k in range(fact["axes"])), fact["variance"],
-                    held[f"{i}/classes"], held[f"{i}/means"], fact["lead"],
+                    held[f"{i}/classes"], held[f"{i}/means"], fact["lead"], fact["between"],
                 )
                 for i, (name, fact) in enumerate(facts["layers"].items())
             }  # fmt: skip
@@ -171,7 +171,10 @@ class Reference:
         return save({name: t.contiguous() for name, t in held.items()})
 
     def _facts(self, sha256: str) -> bytes:
-        layers = {n: {"axes": len(v.factors), "variance": v.variance, "lead": v.lead} for n, v in self.layers.items()}
+        layers = {
+            n: {"axes": len(v.factors), "variance": v.variance, "lead": v.lead, "between": v.between}
+            for n, v in self.layers.items()
+        }
         facts = {"format": _FORMAT, "version": _VERSION, "sha256": sha256, "samples": self.samples}
         return json.dumps({**facts, "layers": layers, "weights": self.weights}, indent=1).encode()
 

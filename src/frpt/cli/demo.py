@@ -58,10 +58,10 @@ def run_demo(
     out = out / f"seed-{seed}-epochs-{epochs}"
     out.mkdir(parents=True, exist_ok=True)
     save_file(model.state_dict(), out / "model.safetensors")
-    rev = Reverser(model, x[:8], margin=0.1)
+    rev = Reverser(model, x[:8])
     console.print("", str(rev.plan(LAYERS[-1])), sep="\n", markup=False, highlight=False)
     console.print("\nwhere it goes wrong on the test set:")
-    diagnosis = diagnose(model, TensorDataset(x_test, y_test), LAYERS, margin=0.1, seed=seed)
+    diagnosis = diagnose(model, TensorDataset(x_test, y_test), LAYERS, seed=seed)
     show(diagnosis, console)
     data, val = TensorDataset(x, y), TensorDataset(x_test, y_test)
     console.print(f"\nwriting targets for {len(x)} training samples, then post-training {seeds} seeds x 3 arms each:")

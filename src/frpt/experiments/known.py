@@ -18,14 +18,13 @@ CAP = BOUNDS[1]
 def decided(job: Job, frame: pd.DataFrame) -> list[Row]:
     """The rows of a finished run that equals the job's in every step; none if there is no such run.
 
-    A weight λ that never left its upper bound would not have left it under any larger c_rec either. And at the output
-    nothing is walked back, so that presets have the same targets. frame: ``Results.frame()``.
+    A weight λ that never left its upper bound would not have left it under any larger c_rec either.
+    frame: ``Results.frame()``.
     """
     if frame.empty:
         return []
     fields = asdict(job)
-    free = {"c_rec", "preset"} if job.l_r == "out" else {"c_rec"}
-    for name in fields.keys() - free:
+    for name in fields.keys() - {"c_rec"}:
         frame = frame[frame[name] == fields[name]]
     at_cap = frame["job"].isin(capped(frame)) & (frame["c_rec"] < job.c_rec)
     frame = frame[at_cap | (frame["c_rec"] == job.c_rec)]

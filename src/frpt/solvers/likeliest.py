@@ -1,10 +1,13 @@
 """The likeliest feature in which the label wins, where it is known how the feature varies.
 
-    ã = â + t ‖μ_y − â‖ ((1 − p) (μ_y − â)/‖μ_y − â‖ + p Σg/‖Σg‖),   t = d/(d + m),   g = ∇ log p_y(â)
+    ã = â + t ‖μ_y − â‖ ((1 − p) (μ_y − â)/‖μ_y − â‖ + p Σg/‖Σg‖),   g = ∇ log p_y(â)
+    t = d/(d + m (1 − η) max(1, η₀/η))
 
 towards the mean μ_y of the label's features, a little along what the network asks for in the feature's own variation,
-and as far as what the label lacks (d) says, beside the lead m by which right samples win. Where the label does not win
-at ã yet, the nearest feature to ã in which it does, in the metric Σ⁻¹. Called by ``frpt.reverse.nearest``.
+and as far as what the label lacks (d) says, beside the lead m by which right samples win; farther where features are
+little else than their class, less far where classes explain little of them (η: the share of the variance between
+classes). Where the label does not win at ã yet, the nearest feature to ã in which it does, in the metric Σ⁻¹. Called by
+``frpt.reverse.nearest``.
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ def _guess(contest: Contest, variation: Variation, options: NearestOptions) -> t
         scores = contest.fn(point, everyone)
         (g,) = torch.autograd.grad(scores.log_softmax(1).gather(1, contest.label[:, None]).sum(), point)
     lacks = (contest.margin - contest.leads(scores.detach(), everyone).amin(1)).clamp_min(0.0)
-    far = lacks / (lacks + max(variation.lead, torch.finfo(anchor.dtype).tiny))
+    share = max(variation.between, 1e-3)
+    usual = variation.lead * (1 - share) * max(1.0, options.telling / share)
+    far = lacks / (lacks + max(usual, torch.finfo(anchor.dtype).tiny))
     known, means = variation.class_means(contest.label)
     way = means.to(anchor) - anchor.flatten(1)
     length = torch.linalg.vector_norm(way, dim=1, keepdim=True)

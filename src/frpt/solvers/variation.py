@@ -31,7 +31,8 @@ class Variation:
 
     mean: (*shape). factors: per axis (d, d), or (d,) for a long one, each with a mean diagonal of 1. variance: of an
     entry, the mean over all. classes: (c,), ids of the classes with a mean; means: (c, *shape). lead: by how much right
-    samples win, the median; 0 where none does or labels are no classes.
+    samples win, the median; 0 where none does or labels are no classes. between: the share of the variance that lies
+    between the classes, 0 to 1.
     """
 
     mean: Tensor
@@ -40,6 +41,7 @@ class Variation:
     classes: Tensor
     means: Tensor
     lead: float
+    between: float
 
     def spread(self, rows: Tensor) -> Tensor:
         """Σ times each row. rows: (..., n)."""
@@ -73,7 +75,7 @@ class Variation:
             return self
         return Variation(
             self.mean.to(like), tuple(f.to(like) for f in self.factors), self.variance, self.classes.to(like.device),
-            self.means.to(like), self.lead,
+            self.means.to(like), self.lead, self.between,
         )  # fmt: skip
 
     def _along(self, rows: Tensor, factors: tuple[Tensor, ...]) -> Tensor:
@@ -153,10 +155,25 @@ class Gatherer:
         variance = max(power / mean.numel(), 1e-30)
         known = sorted(label for label, (seen, _) in self.by_class.items() if seen >= FEWEST)
         means = [self.by_class[label][1] / self.by_class[label][0] for label in known]
+        counts = [self.by_class[label][0] for label in known]
+        between = _between(means, counts, mean, variance * mean.numel())
         return Variation(
             mean.float(), tuple(f.float() for f in factors), variance, torch.tensor(known, dtype=torch.int64),
-            torch.stack(means).float() if means else torch.zeros(0, *self.shape), lead,
+            torch.stack(means).float() if means else torch.zeros(0, *self.shape), lead, between,
         )  # fmt: skip
+
+
+def _between(means: list[Tensor], counts: list[int], mean: Tensor, total: float) -> float:
+    """The share of a feature's variance that lies between the classes, less what means of few samples owe to chance.
+
+    ‖μ_c − μ‖² is too large by the variance within the class over its number of samples: B = (b − T/n)/(1 − 1/n) with
+    the raw mean square b, the total variance T and the mean number n.
+    """
+    if not means:
+        return 0.0
+    raw = sum(n * float((m - mean).square().sum()) for m, n in zip(means, counts, strict=True)) / sum(counts)
+    each = sum(counts) / len(counts)
+    return min(max((raw - total / each) / ((1 - 1 / each) * total), 0.0), 1.0)
 
 
 def _power(factor: Tensor, exponent: float) -> Tensor:
