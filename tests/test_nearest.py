@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import frpt
 from frpt.presets import PRESETS
-from tests.models import VGG, FixedBatch, ResNet, Segmenter, ViT, mlp
+from tests.models import VGG, FixedBatch, ResNet, Segmenter, SequenceFirst, ViT, mlp
 
 
 def images(n: int = 12, size: int = 16, seed: int = 0) -> Tensor:
@@ -196,3 +196,21 @@ def test_the_walk_is_made_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -
     walked = frpt.Reverser(model, x, preset=replace(PRESETS["default"], nearest=None)).reconstruct(x, y, at="features")
     assert torch.equal(told.target, walked.target)
     assert float(rec.deviation.mean()) <= float(told.deviation.mean())
+
+
+def test_a_large_batch_is_recorded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    for model, x, layer in (
+        (VGG().eval(), images(20), "features.3"),
+        (SequenceFirst().eval(), torch.randn(20, 5, 4), "encoder"),
+    ):
+        y = wrong_for_some(model, x)
+        rev = frpt.Reverser(model, x)
+        whole = rev.reconstruct(x, y, at=layer)
+        again = rev.reconstruct_from(x, y, layer, whole.anchor)
+        monkeypatch.setattr("frpt.record.AT_ONCE", 8)
+        parts = rev.reconstruct(x, y, at=layer)
+        assert torch.equal(parts.anchor, whole.anchor)
+        assert torch.equal(parts.target, whole.target)
+        assert torch.equal(rev.reconstruct_from(x, y, layer, whole.anchor).target, again.target)
+        monkeypatch.undo()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,9 @@ from frpt.samples import Samples
 from frpt.solvers.base import Measure
 from frpt.solvers.composite import BlockFunction
 
+AT_ONCE = 512
+"""Most samples of a recording pass: more at a time are slower on a CPU, by half at 1,024 (a SimpleCNN on CIFAR-10)."""
+
 
 class Record:
     """The values at some nodes for one batch. What a unit needs from elsewhere is held at its recorded value.
@@ -29,9 +32,27 @@ class Record:
     ) -> None:
         self.captured = captured
         self.batch = inputs.batch
-        keep, given = set(nodes), captured.given(inputs)
-        given |= {node: value.to(node.meta["val"].dtype) for node, value in (known or {}).items()}
-        self.values = captured.run(needed(captured, keep, set(given)), given, keep, self.batch)
+        keep = set(nodes)
+        held = {node: value.to(node.meta["val"].dtype) for node, value in (known or {}).items()}
+        rounds = -(-self.batch // AT_ONCE) if captured.dynamic else 1
+        size = usual_size(-(-self.batch // rounds), self.batch) if rounds > 1 else self.batch
+        parts = []
+        for i in range(0, self.batch, size):
+            some = {node: self.samples(node).front(value)[i : i + size] for node, value in held.items()}
+            parts.append(self._forward(inputs.part(i, i + size), keep, some))
+        self.values = parts[0] if rounds == 1 else {node: self._joined(node, parts) for node in parts[0]}
+
+    def _forward(self, inputs: Inputs, keep: set[Node], known: Mapping[Node, Tensor]) -> dict[Node, Any]:
+        """The values of ``keep`` for some of the samples. known: samples first."""
+        given = self.captured.given(inputs) | {node: self.samples(node).back(value) for node, value in known.items()}
+        return self.captured.run(needed(self.captured, keep, set(given)), given, keep, inputs.batch)
+
+    def _joined(self, node: Node, parts: Sequence[Mapping[Node, Any]]) -> Any:
+        """A node's value for all samples; what has none is the same in every part."""
+        samples = self.captured.samples(node)
+        if samples is None or not isinstance(parts[0][node], Tensor):
+            return parts[0][node]
+        return samples.back(torch.cat([samples.front(part[node]) for part in parts]))
 
     def samples(self, node: Node) -> Samples:
         samples = self.captured.samples(node)

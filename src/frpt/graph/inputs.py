@@ -88,6 +88,17 @@ class Inputs:
         args, kwargs = pytree.tree_map(cut, (self.args, self.kwargs))
         return Inputs(args, kwargs)
 
+    def part(self, start: int, stop: int) -> Inputs:
+        """The samples from ``start`` up to ``stop``; these inputs themselves where that is all."""
+        if start == 0 and stop >= self.batch:
+            return self
+
+        def cut(leaf: Any) -> Any:
+            return leaf[start:stop] if isinstance(leaf, Tensor) and self.carries_batch(leaf) else leaf
+
+        args, kwargs = pytree.tree_map(cut, (self.args, self.kwargs))
+        return Inputs(args, kwargs)
+
     def check_finite(self) -> None:
         for i, t in enumerate(self.tensors):
             if t.is_floating_point() and not bool(torch.isfinite(t).all()):
