@@ -31,6 +31,19 @@ class Range:
             x = torch.minimum(x, anchor.clamp(min=self.high))
         return x
 
+    def around(self, anchors: Tensor) -> Range:
+        """The same interval, quicker to clamp to where it holds all anchors, so that none stretches it."""
+        held = self.bounded and bool(((anchors >= self.low) & (anchors <= self.high)).all())
+        return _Plain(self.low, self.high) if held else self
+
+
+@dataclass(frozen=True)
+class _Plain(Range):
+    """An interval that no anchor stretches."""
+
+    def clamp(self, x: Tensor, anchor: Tensor) -> Tensor:
+        return x.clamp(self.low, self.high) if self.high < float("inf") else x.clamp_min(self.low)
+
 
 UNBOUNDED = Range()
 

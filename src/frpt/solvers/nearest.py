@@ -140,6 +140,7 @@ class _Best:
 def solve(contest: Contest, options: NearestOptions, start: Tensor | None = None) -> Winner:
     """The nearest winning feature of every sample. start: (b, *in), where to begin if not at the anchor."""
     shape = contest.anchor.shape
+    contest = replace(contest, within=contest.within.around(contest.anchor))
     best = _Best(contest.anchor.flatten(1))
     begin = contest.anchor if start is None else start
     for rows in chunks(contest, options):
