@@ -167,6 +167,14 @@ def test_output_targets_are_reached_as_near_as_least_squares() -> None:
     assert bool(rec.wins.all())
 
 
+def test_no_output_target_is_worth_a_feature_many_norms_away() -> None:
+    torch.manual_seed(0)
+    model, x = Branch().eval(), torch.randn(6, 6)
+    rec = frpt.Reverser(model, x).reconstruct(x, torch.randn(6, 4), at="side")
+    assert float(rec.deviation.max()) <= 10.001
+    assert float(rec.closed.max()) < 0.01
+
+
 def test_a_fixed_batch_size() -> None:
     torch.manual_seed(0)
     model, x = FixedBatch().eval(), torch.randn(4, 6)

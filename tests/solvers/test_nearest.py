@@ -187,7 +187,7 @@ def test_the_gate_bounds_how_far_a_target_may_be() -> None:
         model.weight.copy_(torch.tensor([[1e-3, 0.0], [-1e-3, 0.0]]))
         model.bias.copy_(torch.tensor([-1.0, 1.0]))
     anchor = torch.ones(1, 2, dtype=torch.float64)
-    far = Contest(lambda a, rows: model(a), anchor, torch.tensor([0]), anchor[:, 0] * 1e-3, GATE)
+    far = Contest(lambda a, rows: model(a), anchor, torch.tensor([0]), anchor[:, 0] * 1e-3, Gate(deviation=10.0))
     found = solve(far, OPTIONS)
     assert not bool(found.wins)
     assert torch.equal(found.value, anchor)

@@ -54,6 +54,7 @@ class Nearest:
         assert preset.nearest is not None
         self.options: NearestOptions = preset.nearest
         self.network, self.preset, self.embedder, self.inputs = network, preset, embedder, inputs
+        self.gate = replace(preset.gate, deviation=min(preset.gate.deviation, self.options.farthest))
         self.captured = network.captured
         ends = {self.captured.output, *(p.at for p in plans)}
         keep = ends | {n for p in plans if p.whole is not None for n in p.whole.side}
@@ -123,7 +124,7 @@ class Nearest:
         """One label a sample; the anchor where it cannot be made to win."""
         fn, anchor, _, at = self.record.block(path, self.index)
         contest = Contest(
-            fn, anchor, self.y[self.index], margin[self.index].to(anchor.dtype), self.preset.gate,
+            fn, anchor, self.y[self.index], margin[self.index].to(anchor.dtype), self.gate,
             self.network.range(path.source, self.preset),
         )  # fmt: skip
         variation = self._variation(plan)
@@ -140,7 +141,7 @@ class Nearest:
         solver = replace(self.preset.solver, iterations=self.preset.solver.path_iterations)
         target = at.output.front(self.outputs.take(self.target, self.index)).to(anchor.dtype)
         problem = Problem(
-            fn, anchor, target, output, self.preset.gate, solver, self.network.range(path.source, self.preset),
+            fn, anchor, target, output, self.gate, solver, self.network.range(path.source, self.preset),
             repeats=self.captured.dynamic, closed=self.preset.stop_at,
             clock=Clock(path.where, solver.seconds, self.network.told),
         )  # fmt: skip

@@ -149,8 +149,7 @@ def solve(contest: Contest, options: NearestOptions, start: Tensor | None = None
         for rows in chunks(contest, options, (~best.found).nonzero().squeeze(1)):
             _search(contest, options, best, rows, _elsewhere(contest, options, best, rows))
     _shorten(contest, options, best)
-    gate = replace(contest.gate, deviation=min(contest.gate.deviation, options.farthest))
-    wins = best.found & admissible(best.value, contest.anchor.flatten(1), gate)
+    wins = best.found & admissible(best.value, contest.anchor.flatten(1), contest.gate)
     value = torch.where(wins[:, None], best.value, contest.anchor.flatten(1)).reshape(shape)
     return Winner(value, wins, best.forwards, best.backwards)
 

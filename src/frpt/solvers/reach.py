@@ -16,6 +16,7 @@ from torch import Tensor
 from frpt.solvers import few_outputs, secant
 from frpt.solvers.base import UNBOUNDED
 from frpt.solvers.composite import FEW, Answer, Problem, row_norm, spread
+from frpt.solvers.gate import admissible
 from frpt.solvers.variation import Variation
 
 _ROUNDS = 4
@@ -56,6 +57,9 @@ def reach_within(problem: Problem, variation: Variation, aim: Aim | None = None)
     )  # fmt: skip
     answer, reached = reach(inner, aim)
     value = coloured(answer.value, torch.arange(len(answer.value), device=reached.device))
+    far = ~admissible(value, problem.anchor, problem.gate)
+    value = torch.where(spread(far, value), problem.anchor, value)
+    reached = torch.where(spread(far, reached), problem.output, reached)
     rest = (row_norm(problem.target - reached) > problem.enough).nonzero().squeeze(1)
     if len(rest) == 0:
         return replace(answer, value=value), reached
