@@ -166,6 +166,8 @@ def measured(fault: Fault, network: networks.Network, known: networks.Network, c
         for at in setup.layers:
             with torch.no_grad():
                 anchor, true = run_from(model, x, at)[0], run_from(fault.sound, clean, at)[0]
+            if torch.equal(anchor, true):  # the damage lies behind the layer
+                continue
             mean, within = reference.layers[at].class_means(y)[1].reshape(anchor.shape), rev.interval(at)
             won = partial(wins, model, x, y, at)
             targets = {
