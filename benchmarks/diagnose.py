@@ -1,4 +1,4 @@
-"""What a diagnosis costs: 10,000 CIFAR-shaped images at all layers of the SimpleCNN, in epochs of its training (bar 2).
+"""What a diagnosis costs: 10,000 CIFAR-shaped images at all layers of the SimpleCNN, in epochs of its training (bar 1).
 
 With ``--cifar DIR`` on CIFAR-10 itself, where an epoch is 50,000 images. Without, on data as in ``train.py``: a smooth
 pattern for each class under noise, a fifth of the labels another class's. Before that, the peak memory of data sets
@@ -142,7 +142,7 @@ def main() -> None:
     epoch, took, found = alternating(model, whole, data)
     wrong = 1 - right(model, *data.tensors)
     print(f"{len(data)} images, {100 * wrong:.1f} % wrong, {torch.get_num_threads()} threads")
-    print(f"diagnosis of {len(found.layers)} layers: {took:.1f} s, {took / epoch:.2f} epochs of training (bar 2)")
+    print(f"diagnosis of {len(found.layers)} layers: {took:.1f} s, {took / epoch:.2f} epochs of training (bar 1)")
     print(f"\n{options.plants} planted faults, {options.strength:g} of the weights' norm")
     fewer = TensorDataset(*(t[:1000] for t in data.tensors))
     hits = planted(model, fewer, options.plants, options.strength)

@@ -179,7 +179,7 @@ def real(folder: Path, batch: int, epochs: int) -> None:
     wrong = 1 - right(model, *data.tensors)
     took = writing(model, data, at, None, "default")
     print(f"\nCIFAR-10, {len(data)} images, {100 * wrong:.1f} % wrong: targets at {at} in {took:.1f} s, ", end="")
-    print(f"{took / statistics.median(times):.1f} epochs of its training (bar 3)")
+    print(f"{took / statistics.median(times):.1f} epochs of its training (bar 1.5)")
 
 
 def main() -> None:
@@ -216,7 +216,7 @@ def main() -> None:
     data = TensorDataset(*samples(16 * options.samples, 5.0, 4, options.wrong))
     still = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
     epoch = training(model, data, options.batch, still)
-    print("\nwriting the SimpleCNN's targets, in epochs of its training (bar 3)")
+    print("\nwriting the SimpleCNN's targets, in epochs of its training (bar 1.5)")
     for preset, batch in (("default", None), ("default", 64), ("online", None)):
         ratio = writing(model, data, at, batch, preset) / epoch
         print(f"  preset {preset}, {batch or 'as many as fit'} at a time: {ratio:.1f}", flush=True)

@@ -33,7 +33,8 @@ def solve(contest: Contest, variation: Variation, options: NearestOptions) -> Wi
     rest = (~wins).nonzero().squeeze(1)
     if len(rest) == 0:
         return Winner(guess, wins, 2 * ones, ones)
-    more = nearest.solve(replace(contest.part(rest), anchor=guess[rest]), options)
+    coarse = replace(options, gain=0.1, patience=1, bisections=2)  # ã is a guess: the last percents are not worth it
+    more = nearest.solve(replace(contest.part(rest), anchor=guess[rest]), coarse)
     value = torch.where(_over(more.wins, guess), more.value, contest.anchor[rest])
     return Winner(
         guess.index_copy(0, rest, value),
