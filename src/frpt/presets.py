@@ -155,7 +155,7 @@ class NearestOptions:
 
     competitors: int = 3
     """Classes whose gradients are kept for each sample."""
-    steps: int = 30
+    steps: int = 40
     """Most forward and backward passes from one start."""
     patience: int = 2
     """Steps in a row that may win little before a sample whose label wins is done."""
@@ -165,17 +165,19 @@ class NearestOptions:
     """Longest step, in norms of the anchor."""
     gain: float = 0.01
     """Share of the distance a step has to win to count."""
-    beyond: float = 0.05
-    """How far a step goes beyond the linearised boundary, as a share of its length, before the label has won."""
+    beyond: float = 0.01
+    """How far the first step goes beyond the linearised boundary, as a share of its length; twice as far each time,"""
+    most_beyond: float = 0.1
+    """up to this, until the label has won."""
     polish_beyond: float = 5e-3
-    """The same once it has."""
-    halved: float = 0.7
+    """The same once the label has won."""
+    halved: float = 0.5
     """A step that leaves more than this share of what the label lacks is slow, and"""
     shrink: float = 0.3
     """the next step's centre lies that much nearer to where the sample is than to the anchor."""
     rounds: int = 2
     """Most looks, in a step, at which entries are held on the bound of their range."""
-    shorten: float = 0.02
+    shorten: float = 0.01
     """The last stretch that bisection looks at, as a share of the way."""
     bisections: int = 4
     probes: int = 48

@@ -74,7 +74,7 @@ def test_mixed_precision_rounds_the_features_but_not_the_weights(targets: str) -
     a, b = parameters(exact.model), parameters(mixed.model)
     assert next(mixed.model.parameters()).dtype == torch.float32
     assert not torch.equal(a, b)
-    assert torch.allclose(a, b, atol=0.05)
+    assert torch.allclose(a, b, atol=0.08)
 
 
 def test_a_network_in_double_and_a_fabric_of_ones_own() -> None:

@@ -176,9 +176,10 @@ def _search(contest: Contest, options: NearestOptions, best: _Best, index: Tenso
         torch.zeros_like(index),
     )  # fmt: skip
     norms = contest.norms()
-    for _ in range(options.steps):
+    for tried in range(options.steps):
         lead = _look(contest, state, best, options)
-        _step(contest, state, best, lead, norms[state.index], options)
+        beyond = min(options.beyond * 2**tried, options.most_beyond)
+        _step(contest, state, best, lead, norms[state.index], beyond, options)
         found = best.found[state.index]
         state.keep(state.idle < torch.where(found, options.patience, options.persistence))
         if len(state.index) == 0:
@@ -226,7 +227,9 @@ def _remember(contest: Contest, state: _State, row: Tensor, rival: Tensor, leads
         state.moves[each, place] = contest.metric.spread(row)
 
 
-def _step(contest: Contest, state: _State, best: _Best, lead: Tensor, norms: Tensor, options: NearestOptions) -> None:
+def _step(
+    contest: Contest, state: _State, best: _Best, lead: Tensor, norms: Tensor, beyond: float, options: NearestOptions
+) -> None:
     """a ← the solution of the quadratic program, a little beyond; a sample that it promises nothing more is done.
 
     Where the last step lost a label that had won, half way back to where it did.
@@ -237,8 +240,8 @@ def _step(contest: Contest, state: _State, best: _Best, lead: Tensor, norms: Ten
     c = torch.where(known, lead.gather(1, state.rival.clamp_min(0)), torch.inf)
     at_centre = c.double() + _dot(state.rows, centre - state.a)
     point = _program(contest.within, state, centre, torch.where(known, at_centre, torch.inf), options)
-    beyond = torch.where(found, options.polish_beyond, options.beyond)[:, None].to(point.dtype)
-    point = contest.within.clamp(centre + (1 + beyond) * (point - centre), state.anchor)
+    farther = torch.where(found, options.polish_beyond, beyond)[:, None].to(point.dtype)
+    point = contest.within.clamp(centre + (1 + farther) * (point - centre), state.anchor)
     promised = contest.distance(point - state.anchor)
     done = found & (promised >= (1 - options.gain) * best.distance[state.index])
     state.idle = torch.where(done, options.patience, state.idle)
