@@ -27,6 +27,7 @@ def test_readme_shows_the_example_and_its_output() -> None:
     assert plan in readme
     assert "labels [0, 1, 2, 3, 4, 5, 6, 7] predicted from the target [0, 1, 2, 3, 4, 5, 6, 7]" in run.stdout
     assert run.stdout.strip().splitlines()[-1] in readme
+    assert run.stdout.strip().splitlines()[-2] in readme
 
 
 def test_the_rule_in_contributing_can_be_registered_and_used() -> None:

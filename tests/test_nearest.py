@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import frpt
+from frpt.errors import LabelError, OptionError
 from frpt.presets import PRESETS
 from tests.models import VGG, FixedBatch, ResNet, Segmenter, SequenceFirst, ViT, mlp
 
@@ -129,7 +130,7 @@ def test_a_label_that_cannot_win_leaves_the_anchor_and_says_so() -> None:
     rec = frpt.Reverser(model, x).reconstruct(x, y, at="side")
     assert not bool(rec.wins[rec.corrected].any())
     assert torch.equal(rec.target, rec.anchor)
-    assert "makes the label win" in str(rec)
+    assert "was found in which the label wins" in str(rec)
     assert bool(frpt.Reverser(model, x).reconstruct(x, y, at="stem").wins.all())
 
 
@@ -222,3 +223,35 @@ def test_a_large_batch_is_recorded_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
         assert torch.equal(parts.target, whole.target)
         assert torch.equal(rev.reconstruct_from(x, y, layer, whole.anchor).target, again.target)
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("margin", [-1, float("nan"), float("inf"), "a", True])
+def test_a_margin_is_a_finite_number(margin: object) -> None:
+    with pytest.raises(OptionError, match="margin"):
+        frpt.Reverser(mlp().eval(), torch.randn(2, 6), margin=margin)  # type: ignore[arg-type]
+
+
+def test_a_margin_out_of_reach_still_leaves_a_win() -> None:
+    """A bounded path: the label can lead by 1.9 at most, and is asked to lead by 50."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3), nn.Softmax(1)).eval()
+    x = torch.randn(8, 6)
+    y = (model(x).argmax(1) + 1) % 3
+    rec = frpt.Reverser(model, x, margin=50.0).reconstruct(x, y, at="0")
+    assert bool(rec.corrected.all())
+    assert float(rec.wins.double().mean()) > 0.7
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_class_ids_of_every_integer_kind(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = mlp((6, 24, 24, 4)).eval(), torch.randn(6, 6)
+    y, rev = wrong_for_some(model, x), frpt.Reverser(model, x)
+    assert torch.equal(rev.reconstruct(x, y.to(dtype), at="1").target, rev.reconstruct(x, y, at="1").target)
+
+
+@pytest.mark.parametrize("labels", [None, "cat", torch.zeros(6, dtype=torch.complex64)])
+def test_what_is_no_label_is_refused(labels: object) -> None:
+    rev = frpt.Reverser(mlp().eval(), torch.randn(2, 6))
+    with pytest.raises(LabelError, match="labels must be"):
+        rev.reconstruct(torch.randn(6, 6), labels, at="1")  # type: ignore[arg-type,call-overload]

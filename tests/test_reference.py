@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import frpt
-from frpt.errors import OptionError, ReferenceMismatchError
+from frpt.errors import NonFiniteError, OptionError, ReferenceMismatchError
 from frpt.solvers.variation import SHRINK, Gatherer, Variation
 from tests.models import VGG, mlp
 
@@ -187,3 +187,43 @@ def test_stores_and_runs_know_their_reference(tmp_path: Path) -> None:
     assert result.last.deviation is not None
     with pytest.raises(OptionError, match="belong to the Reverser"):
         frpt.post_train(model, data, "1", reference=ref, reverser=rev, epochs=1, progress=False)
+
+
+def test_what_a_reference_cannot_be_made_of_or_used_for(tmp_path: Path) -> None:
+    model, (x, y) = trained(), blobs().tensors
+    broken = x.clone()
+    broken[3, 2] = torch.nan
+    with pytest.raises(NonFiniteError, match="NaN"):
+        frpt.Reference.fit(model, TensorDataset(broken, y), at="1", progress=False)
+    with pytest.raises(OptionError, match="two samples"):
+        frpt.Reference.fit(model, TensorDataset(x[:1], y[:1]), at="1", progress=False)
+    with pytest.raises(OptionError, match="do not vary"):
+        frpt.Reference.fit(model, TensorDataset(x[:1].expand(9, -1), y[:9]), at="1", progress=False)
+    ref = frpt.Reference.fit(model, blobs(), at="1", progress=False)
+    with pytest.raises(OptionError, match="takes no reference"):
+        frpt.Reverser(model, x[:4], preset="paper", reference=ref)
+    with pytest.raises(OptionError, match=r"must be a frpt\.Reference"):
+        frpt.Reverser(model, x[:4], reference="ref/")  # type: ignore[arg-type]
+    rev = frpt.Reverser(model, x[:4])
+    with pytest.raises(OptionError, match="knows nothing of '3'"):
+        frpt.write_targets(rev, blobs(20), "3", tmp_path / "s", reference=ref, progress=False)
+    with pytest.raises(OptionError, match="knows nothing of '3'"):
+        frpt.post_train(model, blobs(20), "3", reference=ref, epochs=1, progress=False)
+    with pytest.raises(OptionError, match="targets made now"):
+        frpt.post_train(model, blobs(20), "1", reference=ref, targets="anchor", epochs=1, progress=False)
+    place = ref.save(tmp_path / "ref")
+    facts = (place / "reference.json").read_text()
+    for old, new in (('"version": 1', '"version": 9'), (f'"samples": {ref.samples}', '"samples": 7')):
+        (place / "reference.json").write_text(facts.replace(old, new))
+        with pytest.raises(ReferenceMismatchError):
+            frpt.Reference.load(place)
+
+
+def test_where_the_guess_leads_nowhere_the_least_change_is_taken() -> None:
+    """Class means of another task: the label wins all the same."""
+    model, (x, y) = trained(), blobs(40, 9).tensors
+    torch.manual_seed(3)
+    wrong = TensorDataset(blobs().tensors[0], torch.randint(4, (240,)))
+    ref = frpt.Reference.fit(model, wrong, at=["1"], progress=False)
+    rec = frpt.Reverser(model, x, reference=ref).reconstruct(x, (y + 1) % 4, at="1")
+    assert bool(rec.wins.all())

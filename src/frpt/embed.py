@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -100,6 +101,11 @@ class Embedder:
     margin: float | None = None
     ignore_index: int = -100
 
+    def __post_init__(self) -> None:
+        m = self.margin
+        if m is not None and (isinstance(m, bool) or not isinstance(m, int | float) or not 0 <= m < math.inf):
+            raise OptionError(f"margin must be a finite number of at least 0, got {m!r}")
+
     def picks(self, y: Tensor) -> bool:
         """Whether any output will do in which the labels win, rather than one output target."""
         return self.how == "nearest" and not y.is_floating_point()
@@ -157,6 +163,17 @@ class Embedder:
         axis = self._axis(output, y)
         more = {} if self.margin is None else {"margin": self.margin}
         return EMBEDDINGS[self.how](output, y, dim=axis, ignore_index=self.ignore_index, **more)
+
+
+def as_labels(y: object) -> Tensor:
+    """Labels as a tensor: class ids as int64, anything else floating-point as it is."""
+    try:
+        labels = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise LabelError(f"labels must be class ids or a floating-point tensor, got {type(y).__name__}") from error
+    if labels.is_complex():
+        raise LabelError("labels must be class ids or a floating-point tensor, got complex numbers")
+    return labels if labels.is_floating_point() or labels.dtype == torch.bool else labels.long()
 
 
 def _shape(value: object) -> str:

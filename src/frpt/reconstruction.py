@@ -67,7 +67,7 @@ class Reconstruction:
     Attributes:
         layer: its name.
         target: the reconstructed feature, like the layer's output; the anchor itself, bit for bit, for samples that
-            need no correction and for those whose label cannot be made to win.
+            need no correction and for those for which no feature was found in which the label wins.
         anchor: the recorded feature.
         deviation: (b,), ‖target − anchor‖/‖anchor‖.
         corrected: (b,) bool, the samples whose label does not win by itself (or whose output target is not met).
@@ -121,16 +121,25 @@ class Reconstruction:
             head += f", the label wins in {int(wins.sum())}"
             if bool((self.share[self.corrected] % 1 > 0).any()):
                 head += f" ({100 * float(self.share[self.corrected].mean()):.1f} % of the labels)"
-        head += f", mean deviation {float(self.deviation[self.corrected].mean()):.3g}"
-        if self.reference_deviation is not None:
-            head += f" ({float(self.reference_deviation[self.corrected].mean()):.3g} in the reference's metric)"
         stuck = self.corrected & ~wins & (self.deviation == 0)
+        moved = self.corrected & ~stuck
+        if bool(moved.any()):
+            head += f", mean deviation {float(self.deviation[moved].mean()):.3g}"
+            if self.reference_deviation is not None:
+                head += f" ({float(self.reference_deviation[moved].mean()):.3g} in the reference's metric)"
         if self.share is not None and bool(stuck.any()):
             head += (
-                f"\nfor {int(stuck.sum())} no feature of this layer within the gate's bounds makes the label win: "
-                "their target is the anchor"
+                f"\nfor {int(stuck.sum())} no feature within ten norms of the anchor was found in which the label "
+                "wins: the anchor is their target"
             )
-        return head + ("\n" + unit_table(self.units) if self.__dict__.get("units") else "")
+        if not self.__dict__.get("units"):
+            return head
+        note = (
+            ""
+            if self.passes is None
+            else "\nas an explanation, a walk back op by op with the same labels (another answer):"
+        )
+        return f"{head}{note}\n{unit_table(self.units)}"
 
 
 def unit_table(units: Sequence[UnitReport]) -> str:

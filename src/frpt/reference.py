@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from frpt.errors import OptionError, ReferenceMismatchError
-from frpt.graph.inputs import Picker
+from frpt.errors import NonFiniteError, OptionError, ReferenceMismatchError
+from frpt.graph.inputs import Inputs, Picker
 from frpt.reverser import Reverser
 from frpt.solvers.variation import Gatherer, Variation
 from frpt.targets.files import refused, write_atomic
@@ -32,6 +32,8 @@ from frpt.targets.source import Source, fitting_batch
 _FORMAT, _VERSION = "frpt reference", 1
 _FACTS, _TENSORS = "reference.json", "reference.safetensors"
 _EXAMPLE, _BATCH = 8, 256
+_STILL = 1e-10
+"""A feature varies where its variance is more than this share of its mean square: rounding is less."""
 
 
 class Reference:
@@ -74,7 +76,8 @@ class Reference:
             The reference, to be passed to ``Reverser``, ``write_targets``, ``post_train`` or ``diagnose``.
 
         Raises:
-            OptionError: for no layer, or fewer than two samples.
+            OptionError: for no layer, fewer than two samples, or a layer whose features do not vary.
+            NonFiniteError: for NaN or infinity in the inputs or the features.
 
         Example:
             >>> ref = frpt.Reference.fit(model, dataset, at=["layer2", "layer3"])  # doctest: +SKIP
@@ -87,11 +90,20 @@ class Reference:
 
     @staticmethod
     def of_reverser(
-        rev: Reverser, source: Source, layers: Sequence[str], samples: int, seed: int, progress: bool
+        rev: Reverser,
+        source: Source,
+        layers: Sequence[str],
+        samples: int,
+        seed: int,
+        progress: bool,
+        lenient: bool = False,
     ) -> Reference:
-        """The same with a Reverser that is there already."""
-        if not layers or not isinstance(samples, int) or samples < 2:
-            raise OptionError(f"a reference needs a layer and at least two samples, got {list(layers)} and {samples!r}")
+        """The same with a Reverser that is there already. lenient: leave layers out whose features do not vary."""
+        if not layers or not isinstance(samples, int) or min(samples, source.count) < 2:
+            raise OptionError(
+                f"a reference needs a layer and at least two samples, got {list(layers)} and {samples!r} of "
+                f"{source.count} samples"
+            )
         chosen = np.random.default_rng(seed).permutation(source.count)[:samples].tolist()
         size = min(fitting_batch(rev, source, layers), _BATCH)
         gathered = {name: Gatherer(torch.Size(rev.sample_shape(name))) for name in layers}
@@ -99,10 +111,13 @@ class Reference:
         with progress_bar(progress) as bar:
             bar.add_task("reference", total=len(chosen), rate="")
             for part, x, y in source.batches([sorted(chosen)], size):
+                Inputs.of(x).check_finite()
                 values, output = rev.values(x, layers)
                 lead = rev.embedder.single_leads(output, y)
                 leads += [] if lead is None else [lead.cpu()]
                 for name, gatherer in gathered.items():
+                    if not bool(torch.isfinite(values[name]).all()):
+                        raise NonFiniteError(f"{name!r} is NaN or infinite for samples {part[0]} to {part[-1]}")
                     labels = None if lead is None else y.long().cpu()
                     gatherer.add(rev.samples(name).front(values[name]), labels)
                 advance(bar, len(part))
@@ -111,6 +126,12 @@ class Reference:
         typical = float(right.median()) if len(right) else 0.0
         names = [n for name in layers for n in (*rev.upstream(name), *rev.frozen(name))]
         found = {name: gatherer.variation(typical) for name, gatherer in gathered.items()}
+        still = [name for name, v in found.items() if v.variance <= _STILL * float(v.mean.square().mean())]
+        if still and not lenient:
+            raise OptionError(
+                f"the features of {still[0]!r} do not vary over these samples; pass others, or another layer"
+            )
+        found = {name: v for name, v in found.items() if name not in still}
         return Reference(found, weights_of(rev, names), len(chosen))
 
     def of(self, layer: str) -> Variation | None:
@@ -133,13 +154,13 @@ class Reference:
 
     def save(self, path: str | Path) -> Path:
         """Write ``reference.safetensors`` and ``reference.json`` into a directory; returns it."""
-        place, tensors = Path(path), self._tensors()
+        place = Path(path)
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise refused(place, error) from error
-        write_atomic(place / _TENSORS, tensors)
-        write_atomic(place / _FACTS, self._facts(hashlib.sha256(tensors).hexdigest()))
+        write_atomic(place / _TENSORS, self._tensors())
+        write_atomic(place / _FACTS, self._facts(self.digest))
         return place
 
     @staticmethod
@@ -148,10 +169,9 @@ class Reference:
         place = Path(path)
         try:
             facts = json.loads((place / _FACTS).read_text())
-            data = (place / _TENSORS).read_bytes()
-            if hashlib.sha256(data).hexdigest() != facts["sha256"] or facts["format"] != _FORMAT:
-                raise ValueError("its checksum does not fit")
-            held = load(data)
+            if (facts["format"], facts["version"]) != (_FORMAT, _VERSION):
+                raise ValueError(f"it is {facts['format']} {facts['version']}, not {_FORMAT} {_VERSION}")
+            held = load((place / _TENSORS).read_bytes())
             layers = {
                 name: Variation(
                     held[f"{i}/mean"], tuple(held[f"{i}/factor{k}"] for k in range(fact["axes"])), fact["variance"],
@@ -159,7 +179,10 @@ class Reference:
                 )
                 for i, (name, fact) in enumerate(facts["layers"].items())
             }  # fmt: skip
-            return Reference(layers, facts["weights"], facts["samples"])
+            found = Reference(layers, facts["weights"], facts["samples"])
+            if found.digest != facts["sha256"]:
+                raise ValueError("its checksum does not fit")
+            return found
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ReferenceMismatchError(f"{str(place)!r} is no reference, or it is damaged: {error}") from error
 

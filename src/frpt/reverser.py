@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from frpt.embed import Embed, Embedder
+from frpt.embed import Embed, Embedder, as_labels
 from frpt.errors import InputError, IrreversibleError, OptionError
 from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where
 from frpt.graph.inputs import InputLike, Inputs, Picker
@@ -72,6 +72,10 @@ class Reverser:
         self._example = self._capture(Inputs.of(example_inputs, kwargs))
         self.reference = reference
         if reference is not None:
+            if not callable(getattr(reference, "check", None)):
+                raise OptionError(f"reference must be a frpt.Reference, got {type(reference).__name__}")
+            if self.preset.nearest is None:
+                raise OptionError(f"the preset {self.preset.name!r} walks op by op and takes no reference")
             reference.check(self)
 
     @property
@@ -161,7 +165,7 @@ class Reverser:
         with eval_mode(self.model), torch.no_grad():
             found = self._capture(inputs)
             plans = [self._plan(found, name) for name in ([at] if isinstance(at, str) else at)]
-            solver = self._solver(found, inputs, plans, torch.as_tensor(y))
+            solver = self._solver(found, inputs, plans, as_labels(y))
             results = {plan.layer: solver.to(plan) for plan in plans}
         return results[at] if isinstance(at, str) else results
 
@@ -181,7 +185,7 @@ class Reverser:
         with eval_mode(self.model), torch.no_grad():
             found = self._capture(inputs)
             plans = [self._plan(found, name) for name in layers]
-            yield Walk(found, self.preset, self.embedder, inputs, plans, torch.as_tensor(y)), plans
+            yield Walk(found, self.preset, self.embedder, inputs, plans, as_labels(y)), plans
 
     def _solver(
         self,
@@ -207,7 +211,7 @@ class Reverser:
         with eval_mode(self.model), torch.no_grad():
             found = self._capture(inputs)
             plan = self._plan(found, at)
-            return self._solver(found, inputs, [plan], torch.as_tensor(y), {plan.at: value}).to(plan)
+            return self._solver(found, inputs, [plan], as_labels(y), {plan.at: value}).to(plan)
 
     def values(self, x: InputLike, layers: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
         """(layer → its value, the output), from one forward pass."""

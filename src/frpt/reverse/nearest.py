@@ -26,7 +26,7 @@ from frpt.samples import Samples, relative
 from frpt.solvers import likeliest, nearest
 from frpt.solvers.clock import Clock
 from frpt.solvers.composite import Problem, row_norm
-from frpt.solvers.nearest import Contest
+from frpt.solvers.nearest import Contest, Winner
 from frpt.solvers.reach import Aim, reach, reach_within
 from frpt.solvers.variation import Variation, Variations
 from frpt.walk import Network, Walk, check_finite
@@ -128,10 +128,18 @@ class Nearest:
             self.network.range(path.source, self.preset),
         )  # fmt: skip
         variation = self._variation(plan)
-        if variation is None:
-            found = nearest.solve(contest, self.options)
-        else:
-            found = likeliest.solve(contest, variation, self.options)
+
+        def solved(contest: Contest) -> Winner:
+            if variation is None:
+                return nearest.solve(contest, self.options)
+            return likeliest.solve(contest, variation, self.options)
+
+        found = solved(contest)
+        lost = (~found.wins).nonzero().squeeze(1)
+        if self.embedder.margin and len(lost):  # not by that margin: then by a hair
+            hair = replace(self.embedder, margin=None).margins(self.outputs.front(self.output))[self.index[lost]]
+            more = solved(replace(contest.part(lost), margin=hair.to(anchor.dtype)))
+            found = replace(found, value=found.value.index_copy(0, lost, more.value))
         value, out = self._verified(path, at.input.back(found.value).to(self.record.values[path.source].dtype))
         return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.backwards.double()
 

@@ -6,8 +6,8 @@
 towards the mean μ_y of the label's features, a little along what the network asks for in the feature's own variation,
 and as far as what the label lacks (d) says, beside the lead m by which right samples win; farther where features are
 little else than their class, less far where classes explain little of them (η: the share of the variance between
-classes). Where the label does not win at ã yet, the nearest feature to ã in which it does, in the metric Σ⁻¹. Called by
-``frpt.reverse.nearest``.
+classes). Where the label does not win at ã yet, the nearest feature to ã in which it does, in the metric Σ⁻¹; where
+none is found, the nearest to the anchor. Called by ``frpt.reverse.nearest``.
 """
 
 from __future__ import annotations
@@ -35,6 +35,15 @@ def solve(contest: Contest, variation: Variation, options: NearestOptions) -> Wi
         return Winner(guess, wins, 2 * ones, ones)
     coarse = replace(options, gain=0.1, patience=1, bisections=2)  # ã is a guess: the last percents are not worth it
     more = nearest.solve(replace(contest.part(rest), anchor=guess[rest]), coarse)
+    lost = (~more.wins).nonzero().squeeze(1)
+    if len(lost):  # from ã there is no way: the least change of the anchor itself
+        plain = nearest.solve(replace(contest.part(rest[lost]), metric=None), options)
+        more = Winner(
+            more.value.index_copy(0, lost, plain.value),
+            more.wins.index_copy(0, lost, plain.wins),
+            more.forwards.index_add(0, lost, plain.forwards),
+            more.backwards.index_add(0, lost, plain.backwards),
+        )
     value = torch.where(_over(more.wins, guess), more.value, contest.anchor[rest])
     return Winner(
         guess.index_copy(0, rest, value),

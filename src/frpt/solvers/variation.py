@@ -10,12 +10,15 @@ feature itself; the mean of a class says what a label's features look like. Made
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from frpt.errors import OptionError
 
 LONGEST = 2048
 """Entries along an axis up to which they have a covariance; along a longer axis each has its variance only."""
@@ -115,6 +118,13 @@ class Variations(Protocol):
     def check(self, rev: Any) -> None:
         """Refuse a network that it does not belong to."""
         ...
+
+
+def check_known(reference: Variations, layers: Sequence[str]) -> None:
+    """Refuse layers that a reference knows nothing of; the output needs none."""
+    for layer in layers:
+        if layer != "out" and reference.of(layer) is None:
+            raise OptionError(f"the reference knows nothing of {layer!r}: fit it at this layer too, or leave it out")
 
 
 class Gatherer:

@@ -16,7 +16,7 @@ from torch import Tensor
 from frpt.errors import InputError, NonFiniteError, OptionError, StoreMismatchError
 from frpt.reconstruction import Reconstruction
 from frpt.reverser import Reverser
-from frpt.solvers.variation import Variations
+from frpt.solvers.variation import Variations, check_known
 from frpt.targets.files import create_atomic, refused, sweep, write_atomic
 from frpt.targets.fingerprint import (
     label_bytes,
@@ -75,6 +75,7 @@ def write_targets(
     layers = [at] if isinstance(at, str) else list(at)
     if reference is not None:
         reference.check(rev)
+        check_known(reference, layers)
         rev = rev.measured_by(reference)
     _check_options(layers, mode, dtype, batch_size, shard_size, rank, world)
     source = Source(dataset, workers, device_of(rev))

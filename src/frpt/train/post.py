@@ -14,12 +14,12 @@ from frpt.errors import OptionError
 from frpt.graph.inputs import Picker
 from frpt.presets import Preset
 from frpt.reverser import Reverser
-from frpt.solvers.variation import Variations
+from frpt.solvers.variation import Variations, check_known
 from frpt.train.loop import run
 from frpt.train.metrics import Metric, TaskLoss
 from frpt.train.result import Result
 from frpt.train.settings import MakeOptimizer, MakeSchedule, Places, Settings
-from frpt.train.setup import Job, Targets
+from frpt.train.setup import ONLINE, Job, Targets
 
 
 def post_train(
@@ -77,6 +77,10 @@ def post_train(
         raise OptionError(
             "preset, embed, margin, output and reference belong to the Reverser: give them to it, or leave it out"
         )
+    if reference is not None:
+        if targets is not None and targets != ONLINE:
+            raise OptionError("reference= belongs to targets made now (targets=None or 'online'), not to those passed")
+        check_known(reference, [at])
     if not isinstance(model, nn.Module):
         raise OptionError(f"model must be an nn.Module, got {type(model).__name__}")
     return run(Job(model, dataset, at, settings, targets, val, store, places(log_dir, checkpoint), fabric, reverser))
