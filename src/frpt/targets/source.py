@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from frpt.errors import DataError, InputError
 from frpt.reverser import Reverser
@@ -50,6 +50,11 @@ class Source:
     def batches(self, groups: Sequence[Sequence[int]], batch_size: int) -> Iterator[tuple[Sequence[int], Any, Tensor]]:
         """(samples, inputs, labels) of each group in order, in batches that stay within a group."""
         parts = [g[i : i + batch_size] for g in groups for i in range(0, len(g), batch_size)]
+        if self.workers == 0 and (together := whole_batches(self.dataset)) is not None:
+            for part in parts:
+                x, y = pair(together(list(part)), part[0])
+                yield part, self._placed(x), torch.as_tensor(y)
+            return
         loader: DataLoader[Any] = DataLoader(
             self.dataset,
             batch_sampler=[list(p) for p in parts],
@@ -65,6 +70,16 @@ class Source:
             return leaf.to(self.device) if isinstance(leaf, Tensor) else leaf
 
         return x if self.device is None else pytree.tree_map(place, x)
+
+
+def whole_batches(dataset: Any) -> Callable[[list[int]], Any] | None:
+    """rows -> (inputs, labels), collated, where a data set gives many samples in one call; None where it does not."""
+    if callable(own := getattr(dataset, "__getbatch__", None)):
+        found: Callable[[list[int]], Any] = own
+        return found
+    if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
+        return lambda rows: tuple(tensor[torch.tensor(rows)] for tensor in dataset.tensors)
+    return None
 
 
 def map_style_length(dataset: Any) -> int:

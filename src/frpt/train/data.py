@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from frpt.errors import InputError, LabelError
 from frpt.graph.inputs import InputLike, Inputs
 from frpt.targets import TargetStore
-from frpt.targets.source import pair
+from frpt.targets.source import pair, whole_batches
 
 
 class MapStyle(Protocol):
@@ -143,13 +143,8 @@ class Batches(Dataset[Batch]):
 
 def fetch(dataset: MapStyle, rows: Sequence[int]) -> tuple[Any, Tensor]:
     """Samples by index, collated: (inputs, labels). A data set with ``__getbatch__`` gives them so."""
-    whole = getattr(dataset, "__getbatch__", None)
-    if callable(whole):
-        inputs, labels = whole(list(rows))
-        return inputs, labels
-    if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
-        index = torch.tensor(rows)
-        inputs, labels = (tensor[index] for tensor in dataset.tensors)
+    if (together := whole_batches(dataset)) is not None:
+        inputs, labels = together(list(rows))
         return inputs, labels
     many = getattr(dataset, "__getitems__", None)
     items = many(list(rows)) if callable(many) else [dataset[i] for i in rows]
