@@ -28,7 +28,7 @@ class WriteProgress:
 
     def __init__(self, total: int, done: int, shown: bool) -> None:
         columns = (
-            TextColumn("targets"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("targets"), BarColumn(5), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[text]}"), TimeRemainingColumn(), UnitColumn(),
         )  # fmt: skip
         self._bar = Progress(*columns, console=Console(stderr=True), disable=not shown)
