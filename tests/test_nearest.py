@@ -232,7 +232,7 @@ def test_a_margin_is_a_finite_number(margin: object) -> None:
 
 
 def test_a_margin_out_of_reach_still_leaves_a_win() -> None:
-    """A bounded path: the label can lead by 1.9 at most, and is asked to lead by 50."""
+    """Probabilities: the label can lead by 1 at most, and is asked to lead by 50."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3), nn.Softmax(1)).eval()
     x = torch.randn(8, 6)

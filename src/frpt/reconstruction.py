@@ -132,7 +132,8 @@ class Reconstruction:
                 f"\nfor {int(stuck.sum())} no feature within ten norms of the anchor was found in which the label "
                 "wins: the anchor is their target"
             )
-        if not self.__dict__.get("units"):
+        made = self.passes is None or "units" in self.__dict__  # a walk's own, or asked for before
+        if not made or not self.units:
             return head
         note = (
             ""

@@ -107,7 +107,7 @@ class Walk:
             reached = out.put(output, self.index, after)
         before = out.norm(self.target.double() - output.double())
         left = out.norm(self.target.double() - reached.double())
-        made = Reconstruction(
+        return Reconstruction(
             layer=plan.layer,
             target=target,
             anchor=anchor,
@@ -117,8 +117,6 @@ class Walk:
             share=self.embedder.share(reached, self.y),
             walk=lambda: tuple(reports),
         )
-        assert made.units is not None  # they are there already: printed with the rest
-        return made
 
     def units(self, plan: Plan) -> tuple[list[UnitReport], Tensor]:
         """The report of every unit down to a layer, and the targets there of the samples to be corrected."""
