@@ -193,7 +193,7 @@ class NearestOptions:
     """Share η₀ of a feature's variance between classes under which a label's mean says less, and less is gone to it."""
     farthest: float = 10.0
     """Norms of the anchor within which a target has to lie; one farther away is no feature this layer would produce."""
-    together: int = 512
+    together: int = 1024
     """Most samples in a pass: more are no faster on a CPU."""
     budget: int = 2**28
     """Bytes that the gradients and steps of the samples in a pass may take."""
