@@ -121,7 +121,7 @@ class Nearest:
         return None if found is None else found.to(anchor.float() if anchor.dtype.itemsize < 4 else anchor)
 
     def _winning(self, plan: Plan, path: Unit, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One label a sample; the anchor where it cannot be made to win."""
+        """One label a sample; the anchor where no feature is found in which it wins."""
         fn, anchor, _, at = self.record.block(path, self.index)
         contest = Contest(
             fn, anchor, self.y[self.index], margin[self.index].to(anchor.dtype), self.gate,
@@ -139,7 +139,12 @@ class Nearest:
         if self.embedder.margin and len(lost):  # not by that margin: then by a hair
             hair = replace(self.embedder, margin=None).margins(self.outputs.front(self.output))[self.index[lost]]
             more = solved(replace(contest.part(lost), margin=hair.to(anchor.dtype)))
-            found = replace(found, value=found.value.index_copy(0, lost, more.value))
+            found = replace(
+                found,
+                value=found.value.index_copy(0, lost, more.value),
+                forwards=found.forwards.index_add(0, lost, more.forwards),
+                backwards=found.backwards.index_add(0, lost, more.backwards),
+            )
         value, out = self._verified(path, at.input.back(found.value).to(self.record.values[path.source].dtype))
         return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.backwards.double()
 

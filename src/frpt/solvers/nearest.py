@@ -137,14 +137,13 @@ class _Best:
         self.distance[index[better]] = distance[better]
 
 
-def solve(contest: Contest, options: NearestOptions, start: Tensor | None = None) -> Winner:
-    """The nearest winning feature of every sample. start: (b, *in), where to begin if not at the anchor."""
+def solve(contest: Contest, options: NearestOptions) -> Winner:
+    """The nearest winning feature of every sample; the anchor where none is found."""
     shape = contest.anchor.shape
     contest = replace(contest, within=contest.within.around(contest.anchor))
     best = _Best(contest.anchor.flatten(1))
-    begin = contest.anchor if start is None else start
     for rows in chunks(contest, options):
-        _search(contest, options, best, rows, begin.flatten(1)[rows])
+        _search(contest, options, best, rows, contest.anchor.flatten(1)[rows])
     if options.probes:
         for rows in chunks(contest, options, (~best.found).nonzero().squeeze(1)):
             _search(contest, options, best, rows, _elsewhere(contest, options, best, rows))

@@ -23,7 +23,7 @@ from frpt.errors import OptionError
 LONGEST = 2048
 """Entries along an axis up to which they have a covariance; along a longer axis each has its variance only."""
 SHRINK = 0.05
-"""Share of every factor that is replaced by its mean variance; from 0.01 to 0.1 nothing changes (NEAREST study)."""
+"""Share of every factor that is replaced by its mean variance; from 0.01 to 0.1 it hardly matters."""
 FEWEST = 3
 """Samples of a class from which on its mean says more than the samples."""
 
