@@ -122,14 +122,14 @@ class Embedder:
     def margins(self, scores: Tensor) -> Tensor:
         """By how much labels shall win, (b,). scores: (b, ...), the samples' own.
 
-        Without ``margin`` a ten-thousandth of the spread of a sample's scores, which hardly moves the answer, and at
+        Without ``margin`` a hundred-thousandth of the spread of a sample's scores, which hardly moves the answer, and at
         least four units in the last place of its largest score, so that rounding does not turn it.
         """
         flat = scores.flatten(1)
         if self.margin is not None:
             return torch.full((len(flat),), float(self.margin), dtype=torch.float64, device=flat.device)
         spread, largest = flat.double().std(1, correction=0), flat.abs().amax(1).double()
-        return torch.maximum(1e-4 * spread, 4 * torch.finfo(scores.dtype).eps * largest)
+        return torch.maximum(1e-5 * spread, 4 * torch.finfo(scores.dtype).eps * largest)
 
     def nearest(self, output: Tensor, y: Tensor, margin: Tensor) -> Tensor:
         """The nearest output in which the labels win by ``margin: (b,)``."""

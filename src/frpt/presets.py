@@ -157,7 +157,7 @@ class NearestOptions:
     """Classes whose gradients are kept for each sample."""
     steps: int = 40
     """Most forward and backward passes from one start."""
-    patience: int = 2
+    patience: int = 3
     """Steps in a row that may win little before a sample whose label wins is done."""
     persistence: int = 10
     """Steps in a row that may bring the label no nearer to winning before a start is given up."""
@@ -178,8 +178,9 @@ class NearestOptions:
     rounds: int = 2
     """Most looks, in a step, at which entries are held on the bound of their range."""
     shorten: float = 0.01
-    """The last stretch that bisection looks at, as a share of the way."""
-    bisections: int = 4
+    """The last stretch, as a share of the way, in which to look for where the label just still wins,"""
+    looks: int = 3
+    """with so many forward passes."""
     probes: int = 48
     """Where no step makes the label win: random points to start again from, the best of them,"""
     radii: tuple[float, ...] = (0.3, 1.0, 2.0, 4.0)
@@ -225,7 +226,7 @@ PRESETS = {
     "online": Preset(
         "online",
         solver=SolverOptions(dtype=torch.float32, iterations=10),
-        nearest=NearestOptions(steps=8, patience=1, bisections=2, probes=0),
+        nearest=NearestOptions(steps=8, patience=1, looks=2, probes=0),
         stop_at=0.2,
     ),
     "paper": Preset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import warnings
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import frpt
 from frpt.data.digits import digits
 from frpt.diagnose.look import Look
 from frpt.errors import OptionError
+from frpt.presets import PRESETS
 
 LAYERS = ["stage2", "stage1"]
 
@@ -163,27 +165,41 @@ def test_without_a_reference_the_answer_is_the_least_change(trained: tuple[nn.Mo
         assert 0 < b.sensitivity < 1
 
 
-def test_units_say_how_far_the_way_back_can_be_trusted(found: frpt.Diagnosis) -> None:
-    assert [u.op for u in found.units] == ["linear", "view", "max_pool2d", "relu", "conv2d"]
-    assert [u.layer for u in found.units] == ["", "stage2", "", "", "stage1"]
-    assert all(u.rho > 0 and u.bound >= u.epsilon >= 0 for u in found.units)
-    view = found.units[1]
+@pytest.fixture(scope="module")
+def walked(trained: tuple[nn.Module, Tensor, Tensor]) -> frpt.Diagnosis:
+    """By the paper's preset, which makes its targets op by op; the rules and blocks of the default."""
+    model, x, y = trained
+    paper = dataclasses.replace(PRESETS["default"], nearest=None)
+    data = TensorDataset(x[:400], y[:400])
+    return frpt.diagnose(model, data, LAYERS, preset=paper, margin=0.1, gallery=0, pairs=0, progress=False)
+
+
+def test_units_say_how_far_the_way_back_can_be_trusted(walked: frpt.Diagnosis) -> None:
+    assert [u.op for u in walked.units] == ["linear", "view", "max_pool2d", "relu", "conv2d"]
+    assert [u.layer for u in walked.units] == ["", "stage2", "", "", "stage1"]
+    assert all(u.rho > 0 and u.bound >= u.epsilon >= 0 for u in walked.units)
+    view = walked.units[1]
     assert view.rho == pytest.approx(1, rel=1e-3)
-    assert found.units[0].sigma_max >= found.units[0].sigma_min > 0
+    assert walked.units[0].sigma_max >= walked.units[0].sigma_min > 0
+
+
+def test_no_walk_is_made_for_an_answer_that_is_not_made_by_it(found: frpt.Diagnosis, tmp_path: Path) -> None:
+    assert found.units == ()
     assert found.advice.layers[0] == "stage2"
+    assert "op by op" not in found.to_html(tmp_path / "report.html").read_text()
 
 
 def test_singular_values_are_those_of_the_maps(
-    trained: tuple[nn.Module, Tensor, Tensor], found: frpt.Diagnosis
+    trained: tuple[nn.Module, Tensor, Tensor], walked: frpt.Diagnosis
 ) -> None:
     head = trained[0].get_submodule("classifier.1").weight.detach().double()
     values = torch.linalg.svdvals(head)
-    assert found.units[0].sigma_max == pytest.approx(float(values.max()), rel=1e-6)
-    assert found.units[0].sigma_min == pytest.approx(float(values.min()), rel=1e-6)
+    assert walked.units[0].sigma_max == pytest.approx(float(values.max()), rel=1e-6)
+    assert walked.units[0].sigma_min == pytest.approx(float(values.min()), rel=1e-6)
     kernel = trained[0].get_submodule("stage2.0").weight.detach().double()
     symbol = torch.fft.fft2(kernel, s=(12, 12)).permute(2, 3, 0, 1)
     largest = float(torch.linalg.svdvals(symbol).max())
-    assert found.units[4].sigma_max == pytest.approx(largest, rel=1e-6)
+    assert walked.units[4].sigma_max == pytest.approx(largest, rel=1e-6)
 
 
 def plant(model: nn.Module, layer: str, g: torch.Generator) -> nn.Module:

@@ -103,17 +103,24 @@ def test_classes_leaves_out_what_is_not_there() -> None:
     assert all(n in words(figure) for n in NAMES)
 
 
-def test_trust_is_logarithmic_with_thresholds() -> None:
+def test_trust_shows_each_inner_layer_beside_the_threshold() -> None:
     figure = plots.trust(D)
     (ax,) = figure.axes
-    assert ax.get_xscale() == "log"
+    inner = [f for f in D.layers if f.depth > 0]
     marks = {float(line.get_xdata()[0]) for line in ax.lines if list(line.get_ydata()) == [0, 1]}  # type: ignore
-    assert marks == {0.5, 1.0}
-    dots = [float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() in ("o", ">")]  # type: ignore
-    assert dots[:6] == [u.bound for u in D.units[:6]]
-    assert len(dots) == 7  # one is not bounded
-    assert ax.get_xlim()[0] < min(dots) < max(dots) < ax.get_xlim()[1]
-    assert "unit5  [stage2]" in words(figure)
+    assert marks == {0.5}
+    dots = [float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() == "o"]  # type: ignore
+    assert dots == [f.sensitivity for f in inner]
+    assert all(f.name in words(figure) for f in inner)
+    assert f"label wins {100 * inner[0].wins:.0f} %" in words(figure)
+
+
+def test_a_layer_without_a_correction_is_off_the_scale_of_trust() -> None:
+    layers = [replace(f, sensitivity=float("inf")) for f in D.layers]
+    (ax,) = plots.trust(replace(D, layers=tuple(layers))).axes
+    arrows = [line for line in ax.lines if line.get_marker() == ">"]
+    assert len(arrows) == sum(f.depth > 0 for f in layers)
+    assert all(float(line.get_xdata()[0]) < ax.get_xlim()[1] for line in arrows)  # type: ignore
 
 
 def test_channels_are_ordered() -> None:
@@ -189,20 +196,17 @@ def test_what_is_not_there_is_said() -> None:
         (OptionError, "21, 24", lambda: plots.responses(D, 3)),
         (OptionError, "cat → dog", lambda: plots.pair(D, "dog", "cat")),
         (OptionError, "no classes", lambda: plots.classes(replace(D, class_names=()))),
-        (OptionError, "reverse path", lambda: plots.trust(replace(D, units=()))),
+        (OptionError, "no inner layer", lambda: plots.trust(replace(D, layers=D.layers[:1]))),
     ]
     for kind, message, draw in cases:
         with pytest.raises(kind, match=message):
             draw()
 
 
-def test_long_names_and_long_paths() -> None:
-    """A deep network: names are cut in front, units without a layer are not named."""
+def test_long_names_are_cut_in_front() -> None:
     long = "backbone.encoder.stages.3.blocks.11.attention.projection.output"
-    many = tuple(replace(u, name=f"unit{i}", layer=long if i == 70 else "") for i, u in enumerate(D.units * 10))
-    text = words(plots.trust(replace(D, units=many)))
-    assert "attention.projection.output]" in text
-    assert "unit3" not in text
+    text = words(plots.trust(replace(D, layers=tuple(replace(f, name=long) for f in D.layers))))
+    assert "attention.projection.output" in text
     assert long not in text
 
 

@@ -102,7 +102,7 @@ def test_a_linear_path_is_solved_exactly() -> None:
         label = wrong_labels(model, anchor, 2)
         if brute(model, anchor[0], int(label), 1e-3, -np.inf, starts=1) > GATE.deviation / 20:
             continue
-        found = solve(contest(model, anchor, label), NearestOptions(bisections=20))
+        found = solve(contest(model, anchor, label), NearestOptions(looks=20))
         reference = brute(model, anchor[0], int(label), 1e-3, -np.inf, starts=1)
         assert float((found.value - anchor).norm()) == pytest.approx(reference, rel=1.2e-2)
 

@@ -18,6 +18,7 @@ from frpt.diagnose.canvas import BLUE, GLOW, GREY, ORANGE, RED, SKY, drawn, heat
 from frpt.diagnose.curves import comparison, trajectory
 from frpt.diagnose.diagnosis import Array, Diagnosis, LayerFinding, Specimen
 from frpt.diagnose.tables import class_name
+from frpt.diagnose.trust import STEADY, WINS
 from frpt.errors import OptionError, UnknownLayerError
 
 __all__ = [
@@ -25,16 +26,12 @@ __all__ = [
 ]  # fmt: skip
 
 Where = str | Path | None
-DOUBTFUL, LOST = 0.5, 1.0
-"""Bounds from which a target's error may be half of the correction, and all of it."""
 _WIDE = 30.0
 """Ratio of the largest to the smallest value from which a scale is logarithmic."""
 _TOP = 16
 """Channels shown by name."""
 _FINE = 320
 """Pixels that a small picture is brought to, so that the map over it is smooth."""
-_LABELLED = 48
-"""Units up to which every one is named."""
 
 
 @drawn
@@ -89,37 +86,28 @@ def classes(d: Diagnosis, path: Where = None) -> Figure:
 
 @drawn
 def trust(d: Diagnosis, path: Where = None) -> Figure:
-    """Theorem 2's bound on the error of an op-by-op walk, relative to the correction itself."""
-    if not d.units:
-        raise OptionError("this diagnosis has no reverse path: only the output was diagnosed")
-    bounds = np.array([u.bound for u in d.units], float)
-    shown = bounds[np.isfinite(bounds) & (bounds > 0)]
-    low = min(float(shown.min()) if len(shown) else 0.1, 0.1) / 2
-    high = max(float(shown.max()) if len(shown) else 1.0, LOST) * 4
-    figure = sheet(6.4, 1.2 + min(0.24 * len(bounds), 12.0))
+    """How much each layer's correction changes when its feature is moved a little, and where the label wins."""
+    inner = [f for f in d.layers if f.depth > 0]
+    if not inner:
+        raise OptionError("this diagnosis has no inner layer: only the output was diagnosed")
+    figure = sheet(6.4, 1.3 + 0.32 * len(inner))
     ax = figure.subplots()
-    ax.set_xscale("log")
-    ax.set_xlim(low, high)
-    ax.axvspan(DOUBTFUL, LOST, color=ORANGE, alpha=0.12, lw=0)
-    ax.axvspan(LOST, high, color=RED, alpha=0.10, lw=0)
-    for x, colour in ((DOUBTFUL, ORANGE), (LOST, RED)):
-        ax.axvline(x, color=colour, lw=1.0)
-    for i, bound in enumerate(bounds):
-        colour = GREY if math.isnan(bound) else BLUE if bound < DOUBTFUL else ORANGE if bound < LOST else RED
-        at = high / 1.25 if bound > high / 1.25 else max(bound, low * 1.1)
-        if not math.isnan(bound):
-            ax.plot([low, at], [i, i], color=colour, lw=1.0, alpha=0.5)
-            ax.plot(at, i, ">" if bound > high / 1.25 else "o", color=colour, ms=5, mec="white", mew=0.6)
-        else:
-            ax.text(low * 1.1, i, "not bounded", va="center", color=GREY, fontsize=7)
-    few = len(d.units) <= _LABELLED
-    names = [f"{u.name}  [{u.layer}]" if u.layer else u.name if few else "" for u in d.units]
-    listed(ax, names, {n for n, u in zip(names, d.units, strict=True) if u.layer})
-    ax.set_xlabel("bound on the walk's error, as a share of the correction")
+    values = np.array([f.sensitivity for f in inner], float)
+    high = 1.25 * max(2 * STEADY, *values[np.isfinite(values)].tolist(), 0.0)
+    ax.set_xlim(0, high)
+    ax.axvspan(STEADY, high, color=RED, alpha=0.08, lw=0)
+    ax.axvline(STEADY, color=RED, lw=1.0)
+    for i, (f, value) in enumerate(zip(inner, values, strict=True)):
+        colour = BLUE if value <= STEADY and f.wins >= WINS else RED
+        at = min(value, high / 1.05)
+        ax.plot([0, at], [i, i], color=colour, lw=1.0, alpha=0.5)
+        ax.plot(at, i, "o" if np.isfinite(value) else ">", color=colour, ms=5, mec="white", mew=0.6)
+        note = f"label wins {100 * f.wins:.0f} %"
+        ax.text(at + 0.02 * high, i - 0.28, note, color=colour if f.wins < WINS else GREY, fontsize=7, va="center")
+    listed(ax, [f.name for f in inner], set(d.advice.layers))
+    ax.set_xlabel("change of the correction, relative to its size, when the feature is moved by a tenth of it")
     good = ", ".join(d.advice.layers[:4]) + (" …" if len(d.advice.layers) > 4 else "")
-    ax.set_title(
-        "How far an op-by-op walk back can be trusted" + (f"\nadvised: {good}" if good else "\nno layer is advised")
-    )
+    ax.set_title("Where a target can be trusted" + (f"\nadvised: {good}" if good else "\nno layer is advised"))
     return figure
 
 

@@ -1,9 +1,9 @@
-"""Can a reconstructed feature be trusted? How steady the returned answer is, and what an op-by-op walk says of the way.
+"""Can a reconstructed feature be trusted? How steady it is, and for the paper's preset the error bound of its walk.
 
-Of the answer at a layer: does the label win, and how much does the correction a* − â itself change, relative to its
-size, when the feature it starts from is moved at random by a tenth of it (``sensitivity``).
+Does the label win, and how much does the correction a* − â itself change, relative to its size, when the feature it
+starts from is moved at random by a tenth of it (``sensitivity``).
 
-Of the walk, down the reverse path, per sample:  e_k ≤ ρ_k e_{k+1} + ε_k,  with e = 0 at the output, whose target is
+Where the answer is made op by op, per sample:  e_k ≤ ρ_k e_{k+1} + ε_k,  with e = 0 at the output, whose target is
 exact (Theorem 2).
 ρ: how far a small random change ξ of a unit's target moves its answer, ‖R(t + ξ) − R(t)‖/‖ξ‖, the largest of a few.
 ε: a unit's answer a is the ideal answer for the target Φ(a), so its own error is at most  ρ ‖Φ(a) − t‖.
@@ -40,7 +40,10 @@ _SHIFT = 0.1
 
 @dataclass(frozen=True)
 class Trust:
-    """units: the walk to the deepest layer. sensitivity: layer → median over samples, infinite without a correction."""
+    """units: the walk to the deepest layer, () unless the preset makes its targets by it.
+
+    sensitivity: layer → median over samples, infinite without a correction.
+    """
 
     units: tuple[UnitFinding, ...]
     sensitivity: dict[str, float]
@@ -49,9 +52,11 @@ class Trust:
 def trust(rev: Reverser, x: Any, y: Tensor, layers: Sequence[str], seed: int = 0) -> Trust:
     """Measure the way back for some samples, all of which need a correction. layers: output first."""
     inputs, g = Inputs.of(x), torch.Generator().manual_seed(seed)
-    deepest = max(layers, key=lambda name: len(rev.plan(name)))
-    with rev.walking(inputs, y, [deepest]) as (walk, (plan,)):
-        units = _units(walk, plan, {rev.node(n, inputs)[1]: n for n in layers}, g)
+    units: list[UnitFinding] = []
+    if rev.preset.nearest is None:
+        deepest = max(layers, key=lambda name: len(rev.plan(name)))
+        with rev.walking(inputs, y, [deepest]) as (walk, (plan,)):
+            units = _units(walk, plan, {rev.node(n, inputs)[1]: n for n in layers}, g)
     inner = [name for name in layers if name != OUTPUT]
     answers = rev.reconstruct(x, y, at=inner) if inner else {}
     steady = {name: sensitivity(rev, x, y, rec, g) for name, rec in answers.items()}

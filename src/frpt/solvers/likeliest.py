@@ -33,7 +33,7 @@ def solve(contest: Contest, variation: Variation, options: NearestOptions) -> Wi
     rest = (~wins).nonzero().squeeze(1)
     if len(rest) == 0:
         return Winner(guess, wins, 2 * ones, ones)
-    coarse = replace(options, gain=0.1, patience=1, bisections=2)  # ã is a guess: the last percents are not worth it
+    coarse = replace(options, gain=0.1, patience=1, looks=2)  # ã is a guess: the last percents are not worth it
     more = nearest.solve(replace(contest.part(rest), anchor=guess[rest]), coarse)
     lost = (~more.wins).nonzero().squeeze(1)
     if len(lost):  # from ã there is no way: the least change of the anchor itself

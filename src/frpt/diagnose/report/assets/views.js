@@ -129,7 +129,7 @@ function appearance() {
 }
 
 controls();
-trustCurve();
+if (data.units.length) trustCurve();
 layerBars();
 heatMap();
 channels();
