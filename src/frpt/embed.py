@@ -122,8 +122,8 @@ class Embedder:
     def margins(self, scores: Tensor) -> Tensor:
         """By how much labels shall win, (b,). scores: (b, ...), the samples' own.
 
-        Without ``margin`` a hundred-thousandth of the spread of a sample's scores, which hardly moves the answer, and at
-        least four units in the last place of its largest score, so that rounding does not turn it.
+        Without ``margin`` a hundred-thousandth of the spread of a sample's scores, which hardly moves the answer, and
+        at least four units in the last place of its largest score, so that rounding does not turn it.
         """
         flat = scores.flatten(1)
         if self.margin is not None:
