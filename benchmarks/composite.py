@@ -19,9 +19,9 @@ from reconstruct import Basic, Layer, MeanToken, Tokens, seconds
 from torch import Tensor, nn
 
 from frpt.data.digits import digits
-from frpt.presets import PRESETS
-from frpt.solvers.composite import Problem, row_norm, solve, spread
-from frpt.solvers.stationary import learn
+from frpt.options import PRESETS
+from frpt.solvers.blocks.mean_jacobian import learn
+from frpt.solvers.blocks.problem import Problem, row_norm, solve, spread
 
 BATCH = 8
 

@@ -35,7 +35,7 @@ from reconstruct import peak
 from torch import Tensor
 
 from frpt.errors import FrptError
-from frpt.presets import CONV_SOLVERS, PRESETS, Gate, Preset, SolverOptions
+from frpt.options import CONV_SOLVERS, PRESETS, Gate, Preset, SolverOptions
 from frpt.rules.registry import Call, Site, rule_for
 from frpt.solvers.base import Solution
 

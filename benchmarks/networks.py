@@ -30,10 +30,10 @@ from torch import Tensor, nn
 import frpt
 from frpt import zoo
 from frpt.errors import CheckpointError, FrptError, OptionError
-from frpt.experiments.pretrain import MODELS, Recipe
-from frpt.experiments.recipes import pretrained
 from frpt.zoo.resnet import BasicBlock
 from frpt.zoo.simple_vit import Shape, SimpleViT
+from frpt_paper.pretrain import MODELS, Recipe
+from frpt_paper.recipes import pretrained
 
 CHECKPOINTS = Path(__file__).parents[1] / "results" / "checkpoints"
 

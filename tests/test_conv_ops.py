@@ -13,10 +13,10 @@ from torch import Tensor
 
 import frpt
 from frpt.errors import BudgetError, FrptError, InputError, NonFiniteError, OptionError
-from frpt.presets import CONV_SOLVERS, SolverOptions
+from frpt.options import CONV_SOLVERS, SolverOptions
 from frpt.rules import registry
-from frpt.solvers.choice import choose
-from frpt.solvers.fft import Spectral
+from frpt.solvers.conv.choose import choose
+from frpt.solvers.conv.per_frequency import Spectral
 from tests.solvers.kinds import (
     BLOCK_DIAGONAL,
     KINDS,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import frpt
 from frpt.errors import BudgetError
-from frpt.presets import CONV_SOLVERS, PRESETS, Preset, SolverOptions
+from frpt.options import CONV_SOLVERS, PRESETS, Preset, SolverOptions
 from tests.solvers.kinds import normal
 
 WALK = replace(PRESETS["default"], nearest=None)

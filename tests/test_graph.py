@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import frpt
+from frpt.common.batch import BatchAxis
 from frpt.graph.capture import Captured, capture, module_path, source_line
 from frpt.graph.cuts import cut_points
 from frpt.graph.inputs import Inputs
 from frpt.graph.ranges import ranges
-from frpt.samples import Samples
 
 
 class RandomDag(nn.Module):
@@ -120,7 +120,7 @@ def test_samples_take_and_put(batch: int, outer: int, inner: int, dim: int) -> N
     shape = [2, 3, 4]
     shape[dim] = outer * batch * inner
     t = torch.arange(float(torch.tensor(shape).prod())).reshape(shape)
-    samples = Samples(dim, outer, inner)
+    samples = BatchAxis(dim, outer, inner)
     assert samples.count(t) == batch
     assert torch.equal(samples.back(samples.front(t)), t)
     index = torch.tensor([batch - 1])
@@ -144,7 +144,7 @@ def test_windows_folded_into_the_batch_are_found() -> None:
 
     captured = capture(Windows().eval(), Inputs.of(torch.randn(3, 6, 4)))
     mixed = next(n for n in captured.nodes if "linear" in n.name)
-    assert captured.samples(mixed) == Samples(0, 1, 2)
+    assert captured.batch_axis(mixed) == BatchAxis(0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -174,18 +174,16 @@ def test_ranges_hold_and_are_tight(layer: nn.Module, low: float, high: float) ->
 
 LEVELS = [
     ["errors"],
-    ["samples", "presets"],
-    ["graph", "solvers", "embed"],
+    ["common", "options", "stats"],
+    ["files"],
+    ["datasets", "graph", "solvers", "embed"],
     ["rules"],
-    ["reconstruction", "record", "ops"],
-    ["walk"],
-    ["reverse"],
+    ["ops", "reverse"],
     ["reverser"],
-    ["targets"],
     ["reference"],
-    ["train", "stats", "data", "zoo"],
-    ["diagnose"],
-    ["experiments"],
+    ["targets"],
+    ["train", "data", "zoo"],
+    ["diagnosis"],
     ["cli"],
 ]
 
@@ -195,7 +193,7 @@ def room(module: str) -> str:
 
 
 def test_imports_go_one_way() -> None:
-    """errors ← graph, solvers ← rules ← reverser ← targets ← train ← diagnose ← experiments ← cli."""
+    """errors ← graph, solvers ← rules ← reverse ← reverser, reference ← targets ← train ← diagnosis ← cli."""
     level = {name: i for i, names in enumerate(LEVELS) for name in names}
     root = Path(frpt.__file__).parent
     checked = 0
@@ -207,7 +205,7 @@ def test_imports_go_one_way() -> None:
         assert own in level, f"{own} has no place in the order of imports"
         for node in ast.walk(ast.parse(file.read_text())):
             names = []
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("frpt"):
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("frpt."):
                 names = [node.module] if node.module != "frpt" else [f"frpt.{a.name}" for a in node.names]
             elif isinstance(node, ast.Import):
                 names = [a.name for a in node.names if a.name.startswith("frpt.")]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import frpt
 from frpt.errors import LabelError, OptionError
-from frpt.presets import PRESETS
+from frpt.options import PRESETS
 from tests.models import VGG, FixedBatch, ResNet, Segmenter, SequenceFirst, ViT, mlp
 
 
@@ -192,8 +192,10 @@ def test_the_walk_is_made_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -
     y = wrong_for_some(model, x)
     rev = frpt.Reverser(model, x)
     walks: list[str] = []
-    real = frpt.walk.Walk.solve  # type: ignore[attr-defined]
-    monkeypatch.setattr("frpt.walk.Walk.solve", lambda self, unit, *a: walks.append(unit.name) or real(self, unit, *a))
+    real = frpt.reverse.backward.Walk.solve  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        "frpt.reverse.backward.Walk.solve", lambda self, unit, *a: walks.append(unit.name) or real(self, unit, *a)
+    )
     rec = rev.reconstruct(x, y, at="features")
     assert "CCP" not in str(rec)
     assert walks == []
@@ -217,7 +219,7 @@ def test_a_large_batch_is_recorded_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
         rev = frpt.Reverser(model, x)
         whole = rev.reconstruct(x, y, at=layer)
         again = rev.reconstruct_from(x, y, layer, whole.anchor)
-        monkeypatch.setattr("frpt.record.AT_ONCE", 8)
+        monkeypatch.setattr("frpt.reverse.forward.AT_ONCE", 8)
         parts = rev.reconstruct(x, y, at=layer)
         assert torch.equal(parts.anchor, whole.anchor)
         assert torch.equal(parts.target, whole.target)

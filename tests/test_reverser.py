@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import frpt
+from frpt.common.batch import BatchAxis
 from frpt.errors import (
     CaptureError,
     EvalModeWarning,
@@ -21,8 +22,7 @@ from frpt.errors import (
     UnknownLayerError,
     UnreachableLayerError,
 )
-from frpt.record import usual_size
-from frpt.samples import Samples
+from frpt.reverse.forward import usual_size
 from tests.models import (
     VGG,
     FixedBatch,
@@ -551,9 +551,9 @@ def test_blocks_run_at_few_batch_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "shape"), [(Samples(), (4, 5)), (Samples(dim=1), (5, 4)), (Samples(outer=2, inner=3), (24, 5))]
+    ("samples", "shape"), [(BatchAxis(), (4, 5)), (BatchAxis(dim=1), (5, 4)), (BatchAxis(outer=2, inner=3), (24, 5))]
 )
-def test_samples_are_repeated_and_dropped_again(samples: Samples, shape: tuple[int, ...]) -> None:
+def test_samples_are_repeated_and_dropped_again(samples: BatchAxis, shape: tuple[int, ...]) -> None:
     t = torch.randn(shape)
     longer = samples.extended(t, 6)
     assert torch.equal(samples.first(longer, 4), t)

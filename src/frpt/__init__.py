@@ -1,10 +1,10 @@
 """frpt: what should this layer have produced for this label?"""
 
 from frpt import data, embed, errors, ops, stats, targets, train, zoo
-from frpt.diagnose import Diagnosis, Trajectory, along_training, diagnose
-from frpt.presets import Gate, NearestOptions, Preset, SolverOptions
-from frpt.reconstruction import Reconstruction, UnitReport
+from frpt.diagnosis import Diagnosis, Trajectory, along_training, diagnose
+from frpt.options import Gate, NearestOptions, Preset, SolverOptions
 from frpt.reference import Reference
+from frpt.reverse.reconstruction import Reconstruction, UnitReport
 from frpt.reverser import Reverser
 from frpt.rules.registry import reverses
 from frpt.targets import TargetDataset, TargetStore, write_targets

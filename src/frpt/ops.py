@@ -8,15 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from frpt.common.clock import Clock
 from frpt.errors import InputError, NonFiniteError, OptionError
-from frpt.presets import COMPOSITE_SOLVERS, PRESETS, Gate, Preset
-from frpt.presets import preset as preset_of
+from frpt.options import COMPOSITE_SOLVERS, PRESETS, Gate, Preset
+from frpt.options import preset as preset_of
 from frpt.rules.registry import Call, plain_site, rule_for
-from frpt.solvers.base import Measure, Solution
-from frpt.solvers.clock import Clock
-from frpt.solvers.composite import Problem, chosen, solve
-from frpt.solvers.convolution import MODES
-from frpt.solvers.stationary import learn
+from frpt.solvers.base import Solution, UnitAxes
+from frpt.solvers.blocks.mean_jacobian import learn
+from frpt.solvers.blocks.problem import Problem, chosen, solve
+from frpt.solvers.conv.operator import MODES
 
 aten = torch.ops.aten
 
@@ -134,7 +134,7 @@ def composite(
     """A near the anchor with fn(a) = t, for any differentiable fn that treats samples independently (III-C).
 
     anchor: (b, ...), fn: (k, ...) -> (k, ...) for any number k of samples. solver: gauss_newton, secant, newton_krylov,
-    few_outputs, adam or auto. typical: (n, ...), inputs that the average derivative of a block on feature maps is
+    min_norm_newton, adam or auto. typical: (n, ...), inputs that the average derivative of a block on feature maps is
     learnt from; without them the anchors, and then a sample's result depends a little on the others of its batch.
     """
     if solver not in COMPOSITE_SOLVERS:
@@ -156,7 +156,7 @@ def composite(
     with torch.no_grad():
         after = fn(answer.value)
     solution = Solution.of(answer.value, len(anchor), answer.fallback, answer.iterations).checked("ops.composite")
-    return solution.measured(anchor, output, after, target, Measure())
+    return solution.measured(anchor, output, after, target, UnitAxes())
 
 
 def _check_derivative(anchor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
@@ -184,7 +184,7 @@ def _reverse(call: Call, target: Tensor, preset: Preset) -> Solution:
         solution = rule.solve(site, target.to(site.anchor.dtype))
         value = solution.value.to(call.active.dtype)
         solution = replace(solution, value=value)
-        return solution.measured(call.active, output, call.forward(value), target, Measure())
+        return solution.measured(call.active, output, call.forward(value), target, UnitAxes())
 
 
 def _check(anchor: Tensor, output: Tensor, target: Tensor, where: str) -> None:

@@ -20,14 +20,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from frpt.datasets.source import Source, fitting_batch
 from frpt.errors import NonFiniteError, OptionError, ReferenceMismatchError
+from frpt.files.atomic import refused, write_atomic
+from frpt.files.digest import weights_of
+from frpt.files.progress import advance, progress_bar
 from frpt.graph.inputs import Inputs, Picker
 from frpt.reverser import Reverser
 from frpt.solvers.variation import Gatherer, Variation
-from frpt.targets.files import refused, write_atomic
-from frpt.targets.fingerprint import weights_of
-from frpt.targets.progress import advance, progress_bar
-from frpt.targets.source import Source, fitting_batch
 
 _FORMAT, _VERSION = "frpt reference", 1
 _FACTS, _TENSORS = "reference.json", "reference.safetensors"
@@ -105,7 +105,7 @@ class Reference:
                 f"{source.count} samples"
             )
         chosen = np.random.default_rng(seed).permutation(source.count)[:samples].tolist()
-        size = min(fitting_batch(rev, source, layers), _BATCH)
+        size = min(fitting_batch(source, map(rev.sample_shape, layers)), _BATCH)
         gathered = {name: Gatherer(torch.Size(rev.sample_shape(name))) for name in layers}
         leads: list[Tensor] = []
         with progress_bar(progress) as bar:
@@ -119,7 +119,7 @@ class Reference:
                     if not bool(torch.isfinite(values[name]).all()):
                         raise NonFiniteError(f"{name!r} is NaN or infinite for samples {part[0]} to {part[-1]}")
                     labels = None if lead is None else y.long().cpu()
-                    gatherer.add(rev.samples(name).front(values[name]), labels)
+                    gatherer.add(rev.batch_axis(name).front(values[name]), labels)
                 advance(bar, len(part))
         right = torch.cat(leads) if leads else torch.zeros(0)
         right = right[(right > 0) & torch.isfinite(right)]
@@ -132,7 +132,7 @@ class Reference:
                 f"the features of {still[0]!r} do not vary over these samples; pass others, or another layer"
             )
         found = {name: v for name, v in found.items() if name not in still}
-        return Reference(found, weights_of(rev, names), len(chosen))
+        return Reference(found, weights_of(rev.model, names), len(chosen))
 
     def of(self, layer: str) -> Variation | None:
         """What is known of a layer; None if nothing."""
@@ -148,7 +148,7 @@ class Reference:
         held = {n for n, _ in (*rev.model.named_parameters(), *rev.model.named_buffers())}
         if missing := sorted(set(self.weights) - held):
             raise ReferenceMismatchError(f"it was made with a network that has {missing[0]!r}; this one has not")
-        now = weights_of(rev, self.weights)
+        now = weights_of(rev.model, self.weights)
         if changed := [name for name in self.weights if now[name] != self.weights[name]]:
             raise ReferenceMismatchError(f"the weights have changed since, among them {changed[0]!r}")
 

@@ -12,21 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
+from frpt.common.batch import BatchAxis
 from frpt.embed import Embed, Embedder, as_labels
 from frpt.errors import InputError, IrreversibleError, OptionError
 from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where
 from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.graph.mixing import mixing
 from frpt.graph.plan import Choice, Plan, Unit, make_plan, shape_text
-from frpt.presets import Preset
-from frpt.presets import preset as preset_of
-from frpt.reconstruction import Reconstruction
-from frpt.record import Record
+from frpt.options import Preset
+from frpt.options import preset as preset_of
+from frpt.reverse.backward import Network, Walk, check_weights, pads_next, planned_call
+from frpt.reverse.forward import Record
 from frpt.reverse.nearest import Nearest
+from frpt.reverse.reconstruction import Reconstruction
 from frpt.rules import rule_for
-from frpt.samples import Samples
 from frpt.solvers.variation import Variations
-from frpt.walk import Network, Walk, check_weights, pads_next, planned_call
 
 
 class Reverser:
@@ -114,10 +114,10 @@ class Reverser:
         """Names of the parameters and buffers the output uses after the layer or beside it; shared ones are in both."""
         return self._example.captured.frozen(self._example.names[at])
 
-    def samples(self, at: str) -> Samples:
-        """Where the samples sit in the layer's value; ``samples(at).front(value)`` has them on axis 0."""
+    def batch_axis(self, at: str) -> BatchAxis:
+        """Where the samples sit in the layer's value; ``batch_axis(at).front(value)`` has them on axis 0."""
         node = self._example.names[at]
-        found = self._example.captured.samples(node)
+        found = self._example.captured.batch_axis(node)
         if found is None:
             raise InputError(
                 f"{where(node)}: its value has no batch axis, so there is nothing to reconstruct per sample"
@@ -125,9 +125,9 @@ class Reverser:
         return found
 
     def sample_shape(self, at: str) -> tuple[int, ...]:
-        """The shape of one sample of the layer's value, as ``samples(at).front`` has it."""
-        samples, shape = self.samples(at), list(self._example.names[at].meta["val"].shape)
-        inside = [] if samples == Samples() else [samples.outer, samples.inner]
+        """The shape of one sample of the layer's value, as ``batch_axis(at).front`` has it."""
+        samples, shape = self.batch_axis(at), list(self._example.names[at].meta["val"].shape)
+        inside = [] if samples == BatchAxis() else [samples.outer, samples.inner]
         return tuple(int(n) for n in [*shape[: samples.dim], *inside, *shape[samples.dim + 1 :]])
 
     def interval(self, at: str) -> tuple[float, float]:

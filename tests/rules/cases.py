@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from frpt.presets import PRESETS, Gate, Preset, SolverOptions
+from frpt.common.batch import BatchAxis
+from frpt.options import PRESETS, Gate, Preset, SolverOptions
 from frpt.rules import RULES, Call, Rule, Site
 from frpt.rules.registry import bind
-from frpt.samples import Samples
-from frpt.solvers.base import UNBOUNDED, Measure, Range
+from frpt.solvers.base import UNBOUNDED, Range, UnitAxes
 
 aten = torch.ops.aten
 
@@ -55,7 +55,7 @@ class Case:
     item: int | None = None
     pick: int | None = None
     preset: str = "default"
-    output: Samples = Samples()
+    output: BatchAxis = BatchAxis()
     nudge: float = 0.1
     """Size of the perturbation that makes an attainable target."""
     slack: float = 1.0
@@ -92,13 +92,13 @@ class Case:
 
 
 def site_of(
-    call: Call, preset: Preset = PRESETS["default"], within: Range = UNBOUNDED, output: Samples | None = None
+    call: Call, preset: Preset = PRESETS["default"], within: Range = UNBOUNDED, output: BatchAxis | None = None
 ) -> Site:
     """A site around any call: the op is run to record its output."""
     solver = preset.solver.dtype
     anchor = call.active.to(solver)
     recorded = call.forward(call.active).to(solver)
-    at = Measure(Samples(), output or Samples())
+    at = UnitAxes(BatchAxis(), output or BatchAxis())
     call = replace(call, where=call.where or str(call.op))
     return Site.of(call, anchor, recorded, preset, at, within)
 
@@ -380,9 +380,9 @@ RESHAPES = [
     on(aten.to.dtype, (2, 3), torch.float64),
     on(aten.to.device, (2, 3), torch.device("cpu"), torch.float64),
     on(aten.permute.default, (2, 3, 4), [0, 2, 1]),
-    on(aten.permute.default, (2, 3, 4), [2, -3, 1], note="batch", output=Samples(1)),
+    on(aten.permute.default, (2, 3, 4), [2, -3, 1], note="batch", output=BatchAxis(1)),
     on(aten.transpose.int, (2, 3, 4), -1, 1),
-    on(aten.t.default, (2, 3), output=Samples(1)),
+    on(aten.t.default, (2, 3), output=BatchAxis(1)),
 ]
 
 

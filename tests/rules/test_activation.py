@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._ops import OpOverload
 
-from frpt.presets import Gate, SolverOptions
+from frpt.options import Gate, SolverOptions
 from frpt.rules import RULES
 from frpt.solvers.base import Solution
 from tests.rules.cases import site

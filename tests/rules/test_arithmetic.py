@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frpt.presets import Gate
+from frpt.options import Gate
 from frpt.rules import RULES
 from tests.rules.cases import ARITHMETIC, Case, site
 from tests.rules.reference import assert_least_change, nearest_preimage

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch._ops import OpOverload
 
-from frpt.presets import SolverOptions
+from frpt.options import SolverOptions
 from frpt.rules import RULES
 from tests.rules.cases import CONVOLUTIONS, Case, Draw, site
 from tests.rules.reference import asked, assert_least_change, least_change

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from frpt.errors import OptionError
-from frpt.presets import Gate, SolverOptions
+from frpt.options import Gate, SolverOptions
 from frpt.rules import RULES, Site
-from frpt.solvers.dense import Batched, Dense
-from frpt.solvers.krylov import CGLS
-from frpt.solvers.structured import Diagonal, Separable
+from frpt.solvers.linear.cgls import CGLS
+from frpt.solvers.linear.dense import Batched, Dense
+from frpt.solvers.linear.structured import Diagonal, Separable
 from tests.rules.cases import Draw, site
 from tests.rules.reference import asked, matrix_of
 from tests.tolerance import assert_close

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from frpt.presets import Gate
+from frpt.common.batch import BatchAxis
+from frpt.options import Gate
 from frpt.rules import RULES, Site, rule_for
-from frpt.samples import Samples
-from frpt.solvers.base import Measure, Solution
+from frpt.solvers.base import Solution, UnitAxes
 from tests.rules.cases import CASES, Case
 from tests.tolerance import ABSOLUTE, assert_close
 
@@ -98,7 +98,7 @@ def test_fixed_point_of_one_sample(case: Case, model: torch.dtype, solver: torch
     met, moved = torch.tensor([0]), torch.tensor([1])
     target = site.at.output.put(site.output, moved, site.at.output.take(site.output, moved) + 0.25)
     solution = solve(case, site, target)
-    assert torch.equal(Samples().take(solution.value, met), Samples().take(site.anchor, met))
+    assert torch.equal(BatchAxis().take(solution.value, met), BatchAxis().take(site.anchor, met))
 
 
 @every_case
@@ -125,7 +125,7 @@ def test_mdp(case: Case, model: torch.dtype, solver: torch.dtype) -> None:
     site = built(case, model, solver)
     near, target = nudged(case, site)
     solution = solve(case, site, target)
-    mine, its = Samples().norm(solution.value - site.anchor), Samples().norm(near - site.anchor)
+    mine, its = BatchAxis().norm(solution.value - site.anchor), BatchAxis().norm(near - site.anchor)
     room = case.slack * ABSOLUTE[model] * site.anchor[0].numel() ** 0.5
     assert bool((mine <= its + room).all()), f"{mine.tolist()} against {its.tolist()}"
 
@@ -173,9 +173,9 @@ def test_nothing_is_modified(case: Case) -> None:
 def test_samples_folded_into_the_batch_axis(case: Case) -> None:
     """Windows folded into axis 0: one report per sample, the same solution."""
     site = built(case, DOUBLE, DOUBLE)
-    if case.scalar or case.output != Samples():
+    if case.scalar or case.output != BatchAxis():
         pytest.skip("the output's axis 0 is not the batch")
-    folded = replace(site, at=Measure(*[Samples(inner=len(site.anchor))] * 2))
+    folded = replace(site, at=UnitAxes(*[BatchAxis(inner=len(site.anchor))] * 2))
     _, target = nudged(case, site)
     solution = solve(case, folded, target)
     assert solution.fallback.shape == solution.iterations.shape == (1,)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from frpt.presets import SolverOptions
+from frpt.options import SolverOptions
 from frpt.rules import RULES, Site
 from frpt.solvers.base import Range
 from tests.rules.cases import Draw, site

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 import frpt
+from frpt.common.batch import BatchAxis
 from frpt.errors import NonFiniteError, OptionError
-from frpt.presets import PRESETS
+from frpt.options import PRESETS
 from frpt.rules import RULES, Call, Site, reverses, rule_for
 from frpt.rules.registry import bind, call_op, plain_site
-from frpt.samples import Samples
 from frpt.solvers.base import Solution
-from frpt.solvers.dense import Dense
+from frpt.solvers.linear.dense import Dense
 from tests.rules.cases import site
 from tests.tolerance import assert_close
 
@@ -73,7 +73,7 @@ def test_samples_on_another_axis() -> None:
     x = torch.randn(5, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     weight = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     args = bind(aten.linear.default, (x, weight), {})
-    at = plain_site(Call(aten.linear.default, args, "input"), PRESETS["default"], Samples(1))
+    at = plain_site(Call(aten.linear.default, args, "input"), PRESETS["default"], BatchAxis(1))
     target = at.output.clone()
     target[:, 1] += 0.1
     solution = RULES["default"][aten.linear.default].solve(at, target)

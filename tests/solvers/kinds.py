@@ -15,11 +15,11 @@ from torch import Tensor
 
 import frpt
 from frpt.errors import BudgetError
-from frpt.presets import Gate, Preset, SolverOptions
+from frpt.options import Gate, Preset, SolverOptions
 from frpt.rules.registry import Call, plain_site, rule_for
 from frpt.solvers.base import Solution
-from frpt.solvers.choice import choose
-from frpt.solvers.convolution import Convolution, Geometry, Padding
+from frpt.solvers.conv.choose import choose
+from frpt.solvers.conv.operator import Convolution, Geometry, Padding
 
 OPEN = Gate(enabled=False)
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -213,7 +213,7 @@ def transposed(draw: st.DrawFn) -> Kind:
 
 def preset(**options: Any) -> Preset:
     """The default preset with other solver options."""
-    return replace(frpt.presets.PRESETS["default"], solver=SolverOptions(**options))
+    return replace(frpt.options.PRESETS["default"], solver=SolverOptions(**options))
 
 
 def nudged(output: Tensor, size: float = 0.3, seed: int = 3) -> Tensor:

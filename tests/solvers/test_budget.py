@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import frpt
-from frpt.presets import SolverOptions
-from frpt.solvers.choice import choose
+from frpt.options import SolverOptions
+from frpt.solvers.conv.choose import choose
 from tests.solvers.kinds import Kind
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -59,7 +59,7 @@ def test_a_solve_stays_under_its_budget(kind: Kind, way: str) -> None:
         options = less
     anchor, weight = kind.anchor(), kind.weight()
     target = kind.forward(anchor, weight) + 1e4
-    preset = replace(frpt.presets.PRESETS["default"], solver=options)
+    preset = replace(frpt.options.PRESETS["default"], solver=options)
     taken = peak(lambda: kind.solve(anchor, target, weight, preset=preset))
     around = 12 * anchor.element_size() * (anchor.numel() + target.numel())  # inputs, result and what measures them
     assert taken <= options.budget + around

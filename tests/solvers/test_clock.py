@@ -12,16 +12,17 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import frpt
+from frpt.common import clock
+from frpt.common.clock import Clock, at_work
 from frpt.errors import OptionError, SlowUnitWarning
-from frpt.presets import PRESETS, Gate, Preset, SolverOptions
-from frpt.solvers import clock, gauss_newton
-from frpt.solvers.clock import Clock, at_work
-from frpt.solvers.composite import Problem, row_norm, solve
-from frpt.solvers.reach import reach
-from frpt.targets.progress import WriteProgress, progress_bar
+from frpt.files.progress import WriteProgress, progress_bar
+from frpt.options import PRESETS, Gate, Preset, SolverOptions
+from frpt.solvers.blocks import gauss_newton
+from frpt.solvers.blocks.problem import Problem, row_norm, solve
+from frpt.solvers.blocks.reach import reach
 from tests.models import ResNet
 
-SOLVERS = ("gauss_newton", "secant", "newton_krylov", "few_outputs", "adam")
+SOLVERS = ("gauss_newton", "secant", "newton_krylov", "min_norm_newton", "adam")
 LONG = replace(PRESETS["default"].solver, iterations=100)
 
 

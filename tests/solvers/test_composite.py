@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import frpt
 from frpt.errors import InputError
-from frpt.presets import PRESETS, Gate
-from frpt.solvers import gauss_newton
-from frpt.solvers.composite import Problem, chosen, row_norm, solve
+from frpt.options import PRESETS, Gate
+from frpt.solvers.blocks import gauss_newton
+from frpt.solvers.blocks.problem import Problem, chosen, row_norm, solve
 
 SOLVERS = ("gauss_newton", "secant", "newton_krylov", "adam")
 PAPER = PRESETS["paper"].solver

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from frpt.solvers.convolution import Convolution
-from frpt.solvers.torus import Side, Torus, fitting
+from frpt.solvers.conv.operator import Convolution
+from frpt.solvers.conv.torus import Side, Torus, fitting
 from tests.solvers.kinds import BLOCK_DIAGONAL, KINDS, Kind, normal, plain, positions, transposed
 from tests.tolerance import assert_close
 

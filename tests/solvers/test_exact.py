@@ -11,11 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from frpt.presets import SolverOptions
-from frpt.solvers.choice import choose
-from frpt.solvers.convolution import Convolution
-from frpt.solvers.exact import Exact
-from frpt.solvers.torus import Torus, fitting
+from frpt.options import SolverOptions
+from frpt.solvers.conv.choose import choose
+from frpt.solvers.conv.operator import Convolution
+from frpt.solvers.conv.torus import Torus, fitting
+from frpt.solvers.conv.woodbury import Exact
 from tests.solvers.kinds import KINDS, OPEN, Kind, least_change, normal, nudged, off, plain, preset, transposed
 
 WAYS: dict[str, dict[str, Any]] = {

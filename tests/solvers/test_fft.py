@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.fft import fft2, ifft2
 
 import frpt
-from frpt.presets import PRESETS, Gate, SolverOptions
+from frpt.options import PRESETS, Gate, SolverOptions
 from frpt.solvers.base import Solution
-from frpt.solvers.convolution import Convolution
-from frpt.solvers.fft import Spectral
-from frpt.solvers.torus import Torus, fitting
+from frpt.solvers.conv.operator import Convolution
+from frpt.solvers.conv.per_frequency import Spectral
+from frpt.solvers.conv.torus import Torus, fitting
 from tests.solvers.kinds import KINDS, OPEN, Kind, normal, nudged, positions, preset
 from tests.tolerance import assert_close
 

@@ -12,7 +12,7 @@ from torch.fft import irfft2, rfft2
 
 import frpt
 from frpt.errors import OptionError
-from frpt.presets import PRESETS, Gate, Preset
+from frpt.options import PRESETS, Gate, Preset
 from tests.solvers.kinds import normal
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize, nnls
 from torch import Tensor, nn
 
-from frpt.presets import Gate, NearestOptions
+from frpt.options import Gate, NearestOptions
 from frpt.solvers.base import UNBOUNDED, Range
 from frpt.solvers.nearest import Contest, complementary, solve
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import frpt
-from frpt.presets import PRESETS, Gate
+from frpt.options import PRESETS, Gate
 from frpt.solvers.base import Range
-from frpt.solvers.composite import Problem, row_norm, solve
+from frpt.solvers.blocks.problem import Problem, row_norm, solve
 
 OPTIONS = replace(PRESETS["default"].solver, iterations=200, tolerance=1e-5)
 

@@ -12,8 +12,8 @@ import torch
 
 import frpt
 from frpt.errors import OptionError
-from frpt.presets import PRESETS, Gate, SolverOptions
-from frpt.solvers.composite import Problem, chosen, solve
+from frpt.options import PRESETS, Gate, SolverOptions
+from frpt.solvers.blocks.problem import Problem, chosen, solve
 from tests.models import ResNet
 
 METHOD = Path(__file__).parents[2] / "docs" / "method.md"

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import frpt
-from frpt.presets import PRESETS, Gate
-from frpt.solvers.composite import Problem, row_norm, solve
-from frpt.solvers.stationary import Stationary, folded, learn, unfolded
+from frpt.options import PRESETS, Gate
+from frpt.solvers.blocks.mean_jacobian import Stationary, folded, learn, unfolded
+from frpt.solvers.blocks.problem import Problem, row_norm, solve
 
 
 def generator(seed: int) -> torch.Generator:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import frpt
-from frpt.presets import PRESETS, Gate
+from frpt.options import PRESETS, Gate
 from frpt.solvers.base import Prepared
-from frpt.solvers.composite import Problem, solve
-from frpt.solvers.dense import Batched, Dense
-from frpt.solvers.gate import anchored
-from frpt.solvers.structured import Blocks, Separable
-from frpt.solvers.svd import lost, pseudo_inverse, singular_values, svd
+from frpt.solvers.blocks.problem import Problem, solve
+from frpt.solvers.linear.dense import Batched, Dense
+from frpt.solvers.linear.gate import anchored
+from frpt.solvers.linear.structured import Blocks, Separable
+from frpt.solvers.linear.svd import lost, pseudo_inverse, singular_values, svd
 
 Fail = Callable[..., None]
 

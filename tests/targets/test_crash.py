@@ -18,7 +18,7 @@ import torch
 
 import frpt
 from frpt.errors import StoreBusyError, StoreError, StoreMismatchError
-from frpt.targets.lock import WriterLock
+from frpt.files.lock import WriterLock
 from tests.targets.common import contents, data, forked, model, reverser
 
 OPTIONS: dict[str, Any] = {"mode": "delta", "progress": False, "batch_size": 6, "shard_size": 12}

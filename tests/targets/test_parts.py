@@ -77,6 +77,6 @@ def test_shared_weights_are_on_both_sides_under_the_name_the_model_gives_them() 
 
 def test_samples_of_a_layer_that_keeps_the_batch_elsewhere() -> None:
     rev = frpt.Reverser(SequenceFirst().eval(), torch.randn(3, 7, 4))
-    front = rev.samples("encoder").front(torch.zeros(7, 3, 8))
+    front = rev.batch_axis("encoder").front(torch.zeros(7, 3, 8))
     assert front.shape == (3, *rev.sample_shape("encoder"))
     assert front.flatten(2).shape == (3, 7, 8)

@@ -253,7 +253,7 @@ def test_a_layer_that_keeps_its_samples_on_another_axis(tmp_path: Path) -> None:
     y = (net(x).argmax(1) + 1) % 3
     at = "encoder"
     store = frpt.write_targets(rev, list(zip(x, y, strict=True)), at, tmp_path, batch_size=6, progress=False)
-    target = rev.samples(at).front(rev.reconstruct(x, y, at=at).target)
+    target = rev.batch_axis(at).front(rev.reconstruct(x, y, at=at).target)
     assert torch.equal(store.read(at, [5, 2])[0], target[[5, 2]])
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from frpt.data.digits import digits
-from frpt.diagnose import diagnose
-from frpt.diagnose.summary import show
+from frpt.diagnosis import diagnose
+from frpt.diagnosis.text import show
 from frpt.reverser import Reverser
 from frpt.targets import write_targets
 from frpt.train import Comparison, compare

@@ -9,8 +9,8 @@ import typer
 
 from frpt.cli.models import load_data, load_model
 from frpt.cli.shared import ModelSpec, Output, PresetName, console, errors, loaded, patterns, picker
-from frpt.diagnose import diagnose as run
-from frpt.diagnose.summary import show
+from frpt.diagnosis import diagnose as run
+from frpt.diagnosis.text import show
 from frpt.errors import OptionError
 
 Numbers = Annotated[str | None, typer.Option(help="Of the inputs' normalisation, a number or one for each channel.")]

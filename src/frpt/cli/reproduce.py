@@ -35,8 +35,8 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
 ) -> None:
     """Run a table or figure of the paper, or what is missing of it, and set the result beside the paper's numbers."""
-    from frpt.experiments import EXPERIMENTS, Options
-    from frpt.experiments import reproduce as run
+    from frpt_paper import EXPERIMENTS, Options
+    from frpt_paper import reproduce as run
 
     with errors():
         if list_:

@@ -15,11 +15,11 @@ from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
+from frpt.common.batch import BatchAxis
 from frpt.errors import CaptureError, EvalModeWarning, FrptError, InputError
 from frpt.graph.inputs import Inputs, Picked, Picker
-from frpt.graph.layout import samples_in
+from frpt.graph.layout import batch_axis_in
 from frpt.graph.pooling import max_pool2d
-from frpt.samples import Samples
 
 _PREFIX = "model"
 """Attribute under which ``Picked`` holds the user's model: every path in the graph starts with it."""
@@ -59,7 +59,7 @@ class Captured:
         self.model = model
         self.program = program
         self.example_batch = inputs.batch
-        self._samples: dict[Node, Samples | None] = {}
+        self._axes: dict[Node, BatchAxis | None] = {}
         self._sizes: dict[tuple[Any, int], Any] = {}
         self._ends: dict[tuple[Node, ...], dict[Node, list[Node]]] = {}
         self._bind(inputs)
@@ -146,11 +146,11 @@ class Captured:
         named = [*self.model.named_parameters(), *self.model.named_buffers()]
         return [name for name, tensor in named if id(tensor) in held]
 
-    def samples(self, node: Node) -> Samples | None:
+    def batch_axis(self, node: Node) -> BatchAxis | None:
         """Where the batch is in a node's value; None if it has none."""
-        if node not in self._samples:
-            self._samples[node] = samples_in(node, self.symbol, self.example_batch, self.from_input)
-        return self._samples[node]
+        if node not in self._axes:
+            self._axes[node] = batch_axis_in(node, self.symbol, self.example_batch, self.from_input)
+        return self._axes[node]
 
     def size(self, value: Any, batch: int) -> Any:
         """A symbolic size at this batch size."""

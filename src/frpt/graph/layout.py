@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from frpt.samples import Samples
+from frpt.common.batch import BatchAxis
 
 
-def samples_in(node: Node, symbol: Any, batch: int, from_input: set[Node]) -> Samples | None:
+def batch_axis_in(node: Node, symbol: Any, batch: int, from_input: set[Node]) -> BatchAxis | None:
     """The batch axis of a node, by the batch symbol in its shape (or, in a static capture, by its size).
 
     A token expanded over the batch has one too, though nothing of the input is in it.
@@ -23,10 +23,10 @@ def samples_in(node: Node, symbol: Any, batch: int, from_input: set[Node]) -> Sa
     for dim, size in enumerate(value.shape):
         folded = _multiple(size, symbol, batch)
         if folded == 1:
-            return Samples(dim)
+            return BatchAxis(dim)
         if folded is not None:
             outer = _outer(node, dim, folded, symbol, batch)
-            return Samples(dim, outer, folded // outer)
+            return BatchAxis(dim, outer, folded // outer)
     return None
 
 

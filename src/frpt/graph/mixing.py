@@ -21,7 +21,7 @@ def mixing(captured: Captured, at: Node, inputs: Inputs) -> list[tuple[str, str]
     Found by trying: one sample's feature is changed, then another's. An entry that follows both depends on two samples,
     wherever the op keeps its batch; and where the batch has an axis of its own, nobody else's row may follow.
     """
-    batch, samples = inputs.batch, captured.samples(at)
+    batch, samples = inputs.batch, captured.batch_axis(at)
     if batch < 2 or samples is None:
         return []
     active = captured.downstream({at})
@@ -59,7 +59,7 @@ def _overlap(plain: Any, first: Any, second: Any) -> bool:
 
 def _strays(captured: Captured, node: Node, plain: Any, first: Any) -> bool:
     """Whether a change of the first sample shows in the row of another."""
-    samples = captured.samples(node)
+    samples = captured.batch_axis(node)
     sure = node is captured.output or (captured.dynamic and samples is not None and samples.outer * samples.inner == 1)
     if samples is None or not sure or not isinstance(plain, Tensor):
         return False

@@ -46,7 +46,7 @@ class Names:
         return min(names, key=lambda n: (n != OUTPUT, "@" in n, n.count("."), len(n)), default=_readable(node))
 
     def _eligible(self, node: Node) -> bool:
-        return node in self._captured.from_input and is_float(node) and self._captured.samples(node) is not None
+        return node in self._captured.from_input and is_float(node) and self._captured.batch_axis(node) is not None
 
     def _add_modules(self) -> None:
         """name → returned value. A module called several times: ``relu@0``, ``relu@1``, and ``relu`` for the last."""

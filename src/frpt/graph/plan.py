@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from frpt.common.text import table
 from frpt.errors import IrreversibleError, OptionError, UnreachableLayerError
 from frpt.graph.capture import Captured, is_float, is_shape, module_calls, module_path, op_name, where
 from frpt.graph.cuts import cut_points, inside_blocks
@@ -222,10 +223,3 @@ def _size_text(size: int | torch.SymInt) -> str:
     for symbol in size.node.expr.free_symbols:
         text = text.replace(str(symbol), "b")
     return text
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Plain text columns."""
-    widths = [max(len(r[i]) for r in [columns, *rows]) for i in range(len(columns))]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in [columns, *rows]]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])

@@ -2,7 +2,7 @@
 
 One label a sample: the nearest feature in which the label wins (``solvers.nearest``). Many labels, or an output target:
 the nearest feature whose output is the target (``solvers.reach``). Samples that are right already are left alone.
-Called by ``Reverser.reconstruct`` for every preset but the paper's, which walks op by op (``frpt.walk``).
+Called by ``Reverser.reconstruct`` for every preset but the paper's, which walks op by op (``frpt.reverse.backward``).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from frpt.common.batch import BatchAxis, relative
+from frpt.common.clock import Clock
 from frpt.embed import Embedder
 from frpt.errors import ReferenceMismatchError
 from frpt.graph.inputs import Inputs
 from frpt.graph.plan import Plan, Unit
-from frpt.presets import NearestOptions, Preset
-from frpt.reconstruction import Reconstruction, UnitReport, deviation_of
-from frpt.record import Record
-from frpt.samples import Samples, relative
+from frpt.options import NearestOptions, Preset
+from frpt.reverse.backward import Network, Walk, check_finite
+from frpt.reverse.forward import Record
+from frpt.reverse.reconstruction import Reconstruction, UnitReport, deviation_of
 from frpt.solvers import likeliest, nearest
-from frpt.solvers.clock import Clock
-from frpt.solvers.composite import Problem, row_norm
+from frpt.solvers.blocks.problem import Problem, row_norm
+from frpt.solvers.blocks.reach import Aim, reach, reach_within
 from frpt.solvers.nearest import Contest, Winner
-from frpt.solvers.reach import Aim, reach, reach_within
 from frpt.solvers.variation import Variation, Variations
-from frpt.walk import Network, Walk, check_finite
 
 _FORWARD, _BACKWARD = 0.35, 0.65
 """What a forward and a backward pass take of both together."""
@@ -62,7 +62,7 @@ class Nearest:
         self.known, self.reference = known, reference
         check_finite(self.record, ends)
         self.output = self.record.values[self.captured.output]
-        self.outputs = self.record.samples(self.captured.output)
+        self.outputs = self.record.batch_axis(self.captured.output)
         self.y = y.to(self.output.device)
         self.margin = embedder.margins(self.outputs.front(self.output)) if embedder.picks(self.y) else None
         if self.margin is None:
@@ -76,7 +76,7 @@ class Nearest:
 
     def to(self, plan: Plan) -> Reconstruction:
         """The answer at a layer."""
-        anchor, samples = self.record.values[plan.at], self.record.samples(plan.at)
+        anchor, samples = self.record.values[plan.at], self.record.batch_axis(plan.at)
         passes = torch.zeros(len(self.corrected), dtype=torch.float64, device=anchor.device)
         target, reached = anchor.clone(), self.output
         if len(self.index):
@@ -104,7 +104,7 @@ class Nearest:
             return wanted, wanted, torch.zeros(len(self.index), dtype=torch.float64, device=wanted.device)
         if not plan.closable:
             return self._walked(plan, plan.whole)
-        single = self.y.dim() == 1 and self.output.dim() == 2 and self.outputs == Samples()
+        single = self.y.dim() == 1 and self.output.dim() == 2 and self.outputs == BatchAxis()
         if self.margin is not None and single:
             return self._winning(plan, plan.whole, self.margin)
         return self._reaching(plan, plan.whole)
@@ -113,10 +113,10 @@ class Nearest:
         """What the reference knows of a layer."""
         found = None if self.reference is None else self.reference.of(plan.layer)
         anchor = self.record.values[plan.at]
-        if found is not None and found.mean.shape != self.record.samples(plan.at).front(anchor).shape[1:]:
+        if found is not None and found.mean.shape != self.record.batch_axis(plan.at).front(anchor).shape[1:]:
             raise ReferenceMismatchError(
                 f"{plan.layer!r} has samples of shape {tuple(found.mean.shape)} in it and "
-                f"{tuple(self.record.samples(plan.at).front(anchor).shape[1:])} here"
+                f"{tuple(self.record.batch_axis(plan.at).front(anchor).shape[1:])} here"
             )
         return None if found is None else found.to(anchor.float() if anchor.dtype.itemsize < 4 else anchor)
 
@@ -165,7 +165,7 @@ class Nearest:
             answer, reached = reach_within(problem, variation, self._aim(at.output))
         return at.input.back(answer.value), at.output.back(reached), answer.iterations.double()
 
-    def _aim(self, at: Samples) -> Aim | None:
+    def _aim(self, at: BatchAxis) -> Aim | None:
         """Outputs in which all labels win are acceptable; the aim lies a little inside, being reached only nearly."""
         margin = self.margin
         if margin is None:
@@ -183,7 +183,7 @@ class Nearest:
     def _walked(self, plan: Plan, path: Unit) -> tuple[Tensor, Tensor, Tensor]:
         """Where no gradient leads from the output to the layer, op by op."""
         walk = Walk(self.network, self.preset, Embedder("regression"), self.inputs, [plan], self.target, self.known)
-        value = self.record.samples(plan.at).take(walk.to(plan).target, self.index)
+        value = self.record.batch_axis(plan.at).take(walk.to(plan).target, self.index)
         value, out = self._verified(path, value)
         return value, out, torch.ones(len(self.index), dtype=torch.float64, device=value.device)
 
@@ -198,7 +198,7 @@ class Nearest:
         if len(keep) == 0:
             return value, out
         mine = self.index[keep]
-        value = self.record.samples(path.source).put(value, keep, self.record.taken(path.source, mine))
+        value = self.record.batch_axis(path.source).put(value, keep, self.record.taken(path.source, mine))
         return value, self.outputs.put(out, keep, self.outputs.take(self.output, mine))
 
     def _in_reference(self, plan: Plan, target: Tensor, anchor: Tensor) -> Tensor | None:
@@ -206,7 +206,7 @@ class Nearest:
         variation = self._variation(plan)
         if variation is None:
             return None
-        rows = self.record.samples(plan.at).rows(target - anchor).to(variation.mean)
+        rows = self.record.batch_axis(plan.at).rows(target - anchor).to(variation.mean)
         return variation.norm(rows) / math.sqrt(rows.shape[1])
 
     def _closed(self, reached: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from frpt.rules.registry import Call, Site, reverses
 from frpt.rules.roots import Function, invert_valley
 from frpt.solvers.base import Solution
-from frpt.solvers.structured import Diagonal
+from frpt.solvers.linear.structured import Diagonal
 
 aten = torch.ops.aten
 PAPER_EPS = 1e-6

@@ -8,7 +8,7 @@ from torch import Tensor
 from frpt.rules.activation import _clip, _keeping, _nearest
 from frpt.rules.registry import Call, Site, reverses
 from frpt.solvers.base import Solution
-from frpt.solvers.structured import Diagonal
+from frpt.solvers.linear.structured import Diagonal
 
 aten = torch.ops.aten
 

@@ -11,17 +11,17 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from frpt.errors import BudgetError
-from frpt.presets import Preset, SolverOptions
+from frpt.options import Preset, SolverOptions
 from frpt.rules.registry import Call, Site, reverses
 from frpt.solvers.base import Solution
-from frpt.solvers.choice import Choice, choose
-from frpt.solvers.convolution import MODES, Convolution, Geometry, Padding
-from frpt.solvers.dense import Dense
-from frpt.solvers.exact import Exact, conjugate_gradients
-from frpt.solvers.fft import Spectral
-from frpt.solvers.gate import Systems
-from frpt.solvers.structured import Blocks
-from frpt.solvers.torus import Torus
+from frpt.solvers.conv.choose import Choice, choose
+from frpt.solvers.conv.operator import MODES, Convolution, Geometry, Padding
+from frpt.solvers.conv.per_frequency import Spectral
+from frpt.solvers.conv.torus import Torus
+from frpt.solvers.conv.woodbury import Exact, conjugate_gradients
+from frpt.solvers.linear.dense import Dense
+from frpt.solvers.linear.gate import Systems
+from frpt.solvers.linear.structured import Blocks
 
 aten = torch.ops.aten
 

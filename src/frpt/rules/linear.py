@@ -8,7 +8,7 @@ from torch import Tensor
 from frpt.rules.arithmetic import scaled
 from frpt.rules.registry import Call, Site, reverses
 from frpt.solvers.base import Solution
-from frpt.solvers.dense import Batched, Dense
+from frpt.solvers.linear.dense import Batched, Dense
 
 aten = torch.ops.aten
 

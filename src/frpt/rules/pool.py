@@ -13,7 +13,7 @@ from torch import Tensor
 from frpt.rules.registry import Call, Site, reverses
 from frpt.rules.windows import adaptive_windows, average_matrix, windows
 from frpt.solvers.base import Solution
-from frpt.solvers.structured import Separable
+from frpt.solvers.linear.structured import Separable
 
 aten = torch.ops.aten
 

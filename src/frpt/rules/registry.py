@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from frpt.common.batch import BatchAxis
 from frpt.errors import OptionError
-from frpt.presets import Gate, Preset
-from frpt.samples import Samples
-from frpt.solvers.base import UNBOUNDED, Measure, Prepared, Range, Solution
-from frpt.solvers.gate import Systems, admissible, admitted, anchored
+from frpt.options import Gate, Preset
+from frpt.solvers.base import UNBOUNDED, Prepared, Range, Solution, UnitAxes
+from frpt.solvers.linear.gate import Systems, admissible, admitted, anchored
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Site(Call):
     anchor: Tensor = None  # type: ignore[assignment]
     output: Tensor = None  # type: ignore[assignment]
     preset: Preset = None  # type: ignore[assignment]
-    at: Measure = Measure()
+    at: UnitAxes = UnitAxes()
     within: Range = UNBOUNDED
     cache: dict[str, tuple[Any, Any]] | None = None
 
@@ -74,7 +74,7 @@ class Site(Call):
         anchor: Tensor,
         output: Tensor,
         preset: Preset,
-        at: Measure = Measure(),
+        at: UnitAxes = UnitAxes(),
         within: Range = UNBOUNDED,
         cache: dict[str, tuple[Any, Any]] | None = None,
     ) -> Site:
@@ -245,9 +245,9 @@ def call_op(op: OpOverload, args: dict[str, Any]) -> Any:
     return (torch.ops.aten.reshape.default if op is torch.ops.aten.view.default else op)(*positional, **keyword)
 
 
-def plain_site(call: Call, preset: Preset, samples: Samples = Samples()) -> Site:
+def plain_site(call: Call, preset: Preset, samples: BatchAxis = BatchAxis()) -> Site:
     """A site without a graph around it: the op is run to record its output. For direct use and tests."""
     with torch.no_grad():
         output = call.forward(call.active)
-    dtype, at = preset.solver.dtype, Measure(samples, samples)
+    dtype, at = preset.solver.dtype, UnitAxes(samples, samples)
     return Site.of(call, anchor=call.active.to(dtype), output=output.to(dtype), preset=preset, at=at)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from frpt.rules.registry import Call, Site, reverses
 from frpt.solvers.base import Solution
-from frpt.solvers.dense import Dense
-from frpt.solvers.structured import Diagonal
+from frpt.solvers.linear.dense import Dense
+from frpt.solvers.linear.structured import Diagonal
 
 aten = torch.ops.aten
 

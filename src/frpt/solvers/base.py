@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from frpt.common.batch import BatchAxis, relative
 from frpt.errors import NonFiniteError
-from frpt.samples import Samples, relative
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Solution:
             none,
         )
 
-    def measured(self, anchor: Tensor, before: Tensor, after: Tensor, target: Tensor, at: Measure) -> Solution:
+    def measured(self, anchor: Tensor, before: Tensor, after: Tensor, target: Tensor, at: UnitAxes) -> Solution:
         """The same with CCP and deviation filled in; before, after: Φ(â) and Φ(a)."""
         scale = at.output.norm(target)
         return replace(
@@ -94,11 +94,11 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class Measure:
+class UnitAxes:
     """Where the samples are in a unit's input and output."""
 
-    input: Samples = Samples()
-    output: Samples = Samples()
+    input: BatchAxis = BatchAxis()
+    output: BatchAxis = BatchAxis()
 
 
 class Prepared(Protocol):

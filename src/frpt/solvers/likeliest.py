@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from frpt.presets import NearestOptions
+from frpt.options import NearestOptions
 from frpt.solvers import nearest
 from frpt.solvers.nearest import Contest, Winner
 from frpt.solvers.variation import Variation

@@ -21,10 +21,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from frpt.presets import Gate, NearestOptions
+from frpt.options import Gate, NearestOptions
 from frpt.solvers.base import UNBOUNDED, Range, Working
-from frpt.solvers.composite import BlockFunction
-from frpt.solvers.gate import admissible
+from frpt.solvers.blocks.problem import BlockFunction
+from frpt.solvers.linear.gate import admissible
 
 
 class Metric(Protocol):

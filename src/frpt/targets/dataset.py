@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from frpt.datasets.source import map_style_length, spread
 from frpt.errors import StoreMismatchError
-from frpt.targets.fingerprint import sha256_of_labels
-from frpt.targets.source import map_style_length, spread
+from frpt.files.digest import sha256_of_labels
 from frpt.targets.store import TargetStore
 
 _LOOKS = 16

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import torch
 
+from frpt.common.batch import BatchAxis
 from frpt.errors import StoreError
-from frpt.samples import Samples
 
 FORMAT, VERSION = "frpt targets", 1
 FILE = "manifest.json"
@@ -29,7 +29,7 @@ class LayerInfo:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    samples: Samples
+    samples: BatchAxis
     frozen: tuple[str, ...]
     upstream: tuple[str, ...]
 
@@ -46,7 +46,7 @@ class LayerInfo:
         return LayerInfo(
             tuple(data["shape"]),
             DTYPES[data["dtype"]],
-            Samples(**data["samples"]),
+            BatchAxis(**data["samples"]),
             tuple(data["frozen"]),
             tuple(data["upstream"]),
         )

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from frpt.datasets.source import Source
 from frpt.errors import StoreMismatchError
+from frpt.files.atomic import sweep, write_atomic
+from frpt.files.lock import WriterLock
+from frpt.files.progress import WriteProgress
 from frpt.reverser import Reverser
-from frpt.targets.files import sweep, write_atomic
-from frpt.targets.fingerprint import layer_differences, setting_differences
-from frpt.targets.lock import WriterLock
+from frpt.targets.differences import changed_data, layer_differences, setting_differences
 from frpt.targets.manifest import FILE
-from frpt.targets.progress import WriteProgress
-from frpt.targets.source import Source, changed_data
 from frpt.targets.store import TargetStore
 from frpt.targets.verify import bad_shards
 from frpt.targets.write import describe, device_of, write_shard
@@ -45,7 +45,7 @@ def repair(
         total = sum(shards[i].count for i in numbers)
         with WriteProgress(total, 0, shown=progress and bool(numbers)) as bar:
             for note, batch in write_shard(path, rev, source, manifest, numbers):
-                bar.update(batch)
+                bar.update(batch[0].corrected, [rec.deviation for rec in batch])
                 if note is not None:
                     shards[note.start // manifest.shard_size] = note
         if shards != list(manifest.shards):  # another machine may round differently

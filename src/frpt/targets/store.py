@@ -14,7 +14,7 @@ from torch import Tensor
 
 from frpt.errors import InputError, StoreError, StoreMismatchError
 from frpt.reverser import Reverser
-from frpt.targets.fingerprint import label_differences, layer_differences
+from frpt.targets.differences import label_differences, layer_differences
 from frpt.targets.manifest import LayerInfo, Manifest, ShardInfo, load_manifest, shard_name
 from frpt.targets.verify import bad_shards
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from frpt.targets.files import sha256_of
+from frpt.files.digest import sha256_of
+from frpt.files.progress import verify_progress
 from frpt.targets.manifest import Manifest, ShardInfo, load_note, note_name
-from frpt.targets.progress import verify_progress
 
 
 def bad_shards(path: Path, manifest: Manifest, progress: bool = True) -> list[str]:

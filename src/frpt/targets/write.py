@@ -13,19 +13,16 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from frpt.datasets.source import Source, fitting_batch, spread
 from frpt.errors import InputError, NonFiniteError, OptionError, StoreMismatchError
-from frpt.reconstruction import Reconstruction
+from frpt.files.atomic import create_atomic, refused, sweep, write_atomic
+from frpt.files.digest import label_bytes, options_of, weights_of
+from frpt.files.lock import WriterLock
+from frpt.files.progress import WriteProgress
+from frpt.reverse.reconstruction import Reconstruction
 from frpt.reverser import Reverser
 from frpt.solvers.variation import Variations, check_known
-from frpt.targets.files import create_atomic, refused, sweep, write_atomic
-from frpt.targets.fingerprint import (
-    label_bytes,
-    layer_differences,
-    options_of,
-    setting_differences,
-    weights_of,
-)
-from frpt.targets.lock import WriterLock
+from frpt.targets.differences import changed_data, layer_differences, setting_differences
 from frpt.targets.manifest import (
     DTYPES,
     FILE,
@@ -38,8 +35,6 @@ from frpt.targets.manifest import (
     note_name,
     shard_name,
 )
-from frpt.targets.progress import WriteProgress
-from frpt.targets.source import Source, changed_data, fitting_batch, spread
 from frpt.targets.store import CORRECTED, TargetStore, key_of
 
 _SHARD_BYTES = 64 * 2**20
@@ -85,7 +80,7 @@ def write_targets(
     source.check_stable()
     begun = load_manifest(path) if (path / FILE).exists() else None
     together = batch_size or (begun.batch_size if begun is not None else None)
-    together = together or fitting_batch(rev, source, layers, source.count // _LEAST_SHARDS)
+    together = together or fitting_batch(source, map(rev.sample_shape, layers), source.count // _LEAST_SHARDS)
     chosen = _mode(rev, source, mode, together, begun)
     wanted = describe(rev, source.count, layers, chosen, dtype, together, shard_size)
     try:
@@ -106,12 +101,16 @@ def describe(
     """The manifest of a store not begun yet."""
     infos = {
         name: LayerInfo(
-            rev.sample_shape(name), DTYPES[dtype], rev.samples(name), tuple(rev.frozen(name)), tuple(rev.upstream(name))
+            rev.sample_shape(name),
+            DTYPES[dtype],
+            rev.batch_axis(name),
+            tuple(rev.frozen(name)),
+            tuple(rev.upstream(name)),
         )
         for name in layers
     }
     size = shard_size or _shard_size(count, sum(info.nbytes for info in infos.values()), batch_size)
-    weights = weights_of(rev, [n for info in infos.values() for n in (*info.frozen, *info.upstream)])
+    weights = weights_of(rev.model, [n for info in infos.values() for n in (*info.frozen, *info.upstream)])
     blocks = rev.blocks if isinstance(rev.blocks, str) else ",".join(rev.blocks)
     reference = None if rev.reference is None else rev.reference.digest
     preset = {**options_of(rev.preset), "blocks": blocks, "output": rev.output, "reference": reference}
@@ -232,8 +231,8 @@ def _write_missing(
     missing = [s for s in mine if notes[s] is None]
     total = sum(len(manifest.samples_of(s)) for s in mine)
     with WriteProgress(total, sum(n.count for n in done), shown=progress) as bar:
-        for _, found in write_shard(path, rev, source, manifest, missing, rank):
-            bar.update(found)
+        for _, batch in write_shard(path, rev, source, manifest, missing, rank):
+            bar.update(batch[0].corrected, [rec.deviation for rec in batch])
 
 
 def _complete(path: Path, manifest: Manifest, rank: int) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from frpt.errors import CheckpointError
-from frpt.targets.files import sync
+from frpt.files.atomic import sync
 
 FORMAT = 1
 _STATE = re.compile(r"state-(\d{10})")

@@ -13,8 +13,8 @@ import numpy as np
 from scipy import stats
 from torch import nn
 
+from frpt.common.text import table
 from frpt.errors import OptionError
-from frpt.graph.plan import table
 from frpt.train.data import own_random, seed_all
 from frpt.train.loop import run
 from frpt.train.post import places

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from frpt.common.batch import BatchAxis, relative
 from frpt.graph.inputs import Inputs, Picker, pick
-from frpt.samples import Samples, relative
 from frpt.train.balance import LossBalance
 from frpt.train.data import Batch
 from frpt.train.metrics import TaskLoss, check_labels
@@ -32,7 +32,7 @@ class Losses:
 class Supervision:
     """The feature term: where the layer's value is read, and where its target comes from."""
 
-    def __init__(self, tap: FeatureTap, samples: Samples, source: Source, balance: LossBalance, every: int) -> None:
+    def __init__(self, tap: FeatureTap, samples: BatchAxis, source: Source, balance: LossBalance, every: int) -> None:
         self.tap, self.samples, self.source, self.balance, self.every = tap, samples, source, balance, every
 
     def loss(self, call: Inputs, batch: Batch, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from frpt.embed import Embed
 from frpt.errors import OptionError
 from frpt.graph.inputs import Picker
-from frpt.presets import Preset
+from frpt.options import Preset
 from frpt.reverser import Reverser
 from frpt.solvers.variation import Variations, check_known
 from frpt.train.loop import run

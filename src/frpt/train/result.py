@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import save_file
 from torch import nn
 
-from frpt.graph.plan import table
+from frpt.common.text import table
 from frpt.train.balance import BOUNDS
 
 if TYPE_CHECKING:

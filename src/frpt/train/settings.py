@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from frpt.embed import Embed
 from frpt.errors import OptionError
 from frpt.graph.inputs import Picker
-from frpt.presets import Preset
+from frpt.options import Preset
 from frpt.solvers.variation import Variations
 from frpt.train.balance import check_c_rec
 from frpt.train.metrics import Metric, TaskLoss

@@ -13,12 +13,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from frpt.datasets.source import spread
 from frpt.errors import InputError, OptionError, TapError
 from frpt.graph.inputs import Inputs, pick
 from frpt.reverser import Reverser
-from frpt.solvers.stationary import SAMPLES
+from frpt.solvers.blocks.mean_jacobian import SAMPLES
 from frpt.targets import TargetDataset, TargetStore, write_targets
-from frpt.targets.source import spread
 from frpt.train.balance import LossBalance
 from frpt.train.data import MapStyle, as_taken, check_dataset, fetch, on_device
 from frpt.train.devices import make_fabric
@@ -179,7 +179,7 @@ def _supervision(
     s = job.settings
     if s.c_rec == 0:
         return None
-    samples = rev.samples(job.at)
+    samples = rev.batch_axis(job.at)
     source: Source
     if job.targets == ONLINE:
         source = Online(rev if rev.model is model else rev.on(model), job.at, samples)

@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from frpt.common.batch import BatchAxis
 from frpt.graph.inputs import Inputs
 from frpt.reverser import Reverser
-from frpt.samples import Samples
 from frpt.train.data import as_taken, rows_of
 from frpt.train.tap import FeatureTap
 
@@ -33,7 +33,7 @@ class Anchor:
 
     closed: float | None = None
 
-    def __init__(self, start: nn.Module, at: str, samples: Samples) -> None:
+    def __init__(self, start: nn.Module, at: str, samples: BatchAxis) -> None:
         self.start = deepcopy(start).eval().requires_grad_(False)
         self.tap = FeatureTap(self.start, at)
         self.samples = samples
@@ -72,7 +72,7 @@ class Stored:
 class Online:
     """Reconstructed from the feature of this very step, through the frozen part with its prepared factors."""
 
-    def __init__(self, rev: Reverser, at: str, samples: Samples) -> None:
+    def __init__(self, rev: Reverser, at: str, samples: BatchAxis) -> None:
         self.rev, self.at, self.samples = rev, at, samples
         self.closed: float | None = None
 

@@ -1,0 +1,1 @@
+"""Reading map-style data sets."""

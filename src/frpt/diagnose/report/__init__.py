@@ -1,5 +1,0 @@
-"""A diagnosis as one self-contained HTML page."""
-
-from frpt.diagnose.report.page import to_html
-
-__all__ = ["to_html"]

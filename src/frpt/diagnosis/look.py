@@ -1,0 +1,225 @@
+"""A network and a data set: the sums of one pass, and closer looks at some samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.progress import Progress
+from torch import Tensor
+
+from frpt.datasets.source import Source, sample_bytes
+from frpt.diagnosis.axes import axes
+from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTable, Specimen
+from frpt.diagnosis.partial import Checkpoint
+from frpt.diagnosis.ranking import refit
+from frpt.diagnosis.responses import picture, responses
+from frpt.diagnosis.score import class_ids, scored
+from frpt.diagnosis.sums import LayerTally, SampleTally
+from frpt.diagnosis.trust import Trust, trust
+from frpt.errors import OptionError
+from frpt.files.progress import advance
+from frpt.graph.names import OUTPUT
+from frpt.reverser import Reverser
+
+REFIT = 768
+"""Samples to refit layers with, half of them held out; fewer, if their inputs and features take too much memory."""
+_LEAST_REFIT, _REFIT_BYTES = 64, 512 * 2**20
+_TRUST, _GALLERY = 24, 64
+"""Samples to measure trust with, and in a batch of the gallery."""
+
+
+class Look:
+    """A network and a data set, with everything summed up so far."""
+
+    def __init__(
+        self,
+        rev: Reverser,
+        source: Source,
+        layers: Sequence[str],
+        layouts: Mapping[str, str] | None,
+        class_names: Sequence[str] | None,
+    ) -> None:
+        self.rev, self.source, self.layers, self.layouts = rev, source, list(layers), layouts
+        self.rows = SampleTally(self.layers, 0)
+        self._whole = True
+        _, x, y = next(iter(source.batches([range(min(2, source.count))], 2)))
+        out = rev.reconstruct(x, y, at=OUTPUT).anchor
+        self.class_names = _names(class_names, 0 if class_ids(out, y) is None else int(out.shape[1]))
+        self.score_name, _ = scored(rev, out, y)
+        self.tallies = {
+            name: LayerTally(axes(rev, name, layouts), rev.batch_axis(name), len(self.class_names)) for name in layers
+        }
+
+    def over(self, looked: Sequence[int], size: int, bar: Progress, saved: Checkpoint) -> SampleTable:
+        """The pass over all samples, from where it was interrupted."""
+        self.rows = SampleTally(self.layers, len(looked))
+        self._restore(saved.load())
+        advance(bar, len(self.rows))
+        try:
+            for part, x, y in self.source.batches([looked[len(self.rows) :]], size):
+                self._add(part, x, y)
+                advance(bar, len(part))
+                if saved.due:
+                    saved.save(self._state())
+        except BaseException:
+            if self._whole and len(self.rows):  # not in the middle of a batch's sums
+                saved.save(self._state())
+            raise
+        return self.rows.table()
+
+    def _add(self, part: Sequence[int], x: Any, y: Tensor) -> None:
+        """One batch, reconstructed first and summed up then."""
+        found = self.rev.reconstruct(x, y, at=self.layers)
+        out = found[OUTPUT].anchor
+        ids = class_ids(out, y)
+        _, values = scored(self.rev, out, y)
+        predicted = None if ids is None else out.argmax(1)
+        self._whole = False
+        for name, rec in found.items():
+            self.tallies[name].add(rec, ids, predicted)
+        self.rows.add(part, ids, predicted, values, found)
+        self._whole = True
+
+    def _state(self) -> dict[str, Array]:
+        layers = {f"layers/{name}/{k}": v for name, tally in self.tallies.items() for k, v in tally.state().items()}
+        return {**{f"samples/{k}": v for k, v in self.rows.state().items()}, **layers}
+
+    def _restore(self, state: Mapping[str, Array]) -> None:
+        if not state:
+            return
+
+        def part(name: str) -> dict[str, Array]:
+            return {k.rpartition("/")[2]: v for k, v in state.items() if k.rpartition("/")[0] == name}
+
+        self.rows.extend(part("samples"))
+        for name, tally in self.tallies.items():
+            tally.restore(part(f"layers/{name}"))
+
+    def confusion(self, table: SampleTable) -> Array:
+        """(classes, classes), a row per label; labels that are ignored are in none."""
+        count = np.zeros((len(self.class_names),) * 2, dtype=np.int64)
+        labelled = table.label >= 0
+        np.add.at(count, (table.label[labelled], table.predicted[labelled]), 1)
+        return count
+
+    def trust(self, table: SampleTable, seed: int) -> Trust:
+        """Measured on some of the samples that need a correction."""
+        wrong = table.index[table.corrected]
+        if len(wrong) == 0:
+            return Trust((), dict.fromkeys(self.layers, 0.0))
+        some = np.random.default_rng(seed).permutation(wrong)[:_TRUST]
+        _, x, y = next(iter(self.source.batches([some.tolist()], _TRUST)))
+        return trust(self.rev, x, y, self.layers, seed)
+
+    def faults(self, looked: Sequence[int], size: int, seed: int) -> dict[str, float]:
+        """Layer → what refitting it alone takes back of the loss, on held-out samples."""
+        each = sample_bytes(self.source, map(self.rev.sample_shape, self.layers))
+        most = max(_LEAST_REFIT, min(REFIT, _REFIT_BYTES // each))
+        some = np.random.default_rng(seed).permutation(np.asarray(looked))[:most].tolist()
+        half = len(some) // 2
+        if half == 0:
+            return dict.fromkeys(self.layers, 0.0)
+        fitted, held = ([(x, y) for _, x, y in self.source.batches([p], size)] for p in (some[:half], some[half:]))
+        return refit(self.rev, fitted, held, self.layers)
+
+    def gallery(self, table: SampleTable, most: int, mean: Any, std: Any) -> tuple[Specimen, ...]:
+        """The samples that move most, class by class in turn."""
+        rows = _worst(table, most)
+        found: list[Specimen] = []
+        for part, x, y in self.source.batches([table.index[rows].tolist()] if len(rows) else [], _GALLERY):
+            recs = self.rev.reconstruct(x, y, at=self.layers)
+            maps = responses(self.rev, x, y, recs, layouts=self.layouts)
+            for i, (index, response) in enumerate(zip(part, maps, strict=True)):
+                row = rows[len(found)]
+                found.append(
+                    Specimen(
+                        index=int(index),
+                        label=int(table.label[row]),
+                        predicted=int(table.predicted[row]),
+                        image=picture(self.source.item(index)[0], mean, std),
+                        deviation={n: float(r.deviation[i]) for n, r in recs.items()},
+                        closed={n: float(r.closed[i]) for n, r in recs.items()},
+                        responses=response,
+                    )
+                )
+        return tuple(found)
+
+    def pairs(self, table: SampleTable, confusion: Array, most: int) -> tuple[PairFinding, ...]:
+        """The most frequent confusions: what would have to move."""
+        found = []
+        for label, predicted, count in _confused(confusion, most):
+            own = (table.label == label) & (table.predicted == predicted) & table.corrected
+            deviation = {n: float(table.deviation[own, i].mean()) for i, n in enumerate(self.layers)}
+            channels = {n: tally.mean_of_pair(label, predicted) for n, tally in self.tallies.items()}
+            found.append(PairFinding(label, predicted, count, deviation, channels))
+        return tuple(found)
+
+    def findings(self, table: SampleTable, faults: Mapping[str, float], found: Trust) -> tuple[LayerFinding, ...]:
+        """What all samples say about each layer."""
+        wrong, result = table.corrected, []
+        for i, name in enumerate(self.layers):
+            tally = self.tallies[name]
+            moved, inside, wins, closed = (
+                column[wrong, i] for column in (table.deviation, table.reference_deviation, table.wins, table.closed)
+            )
+            result.append(
+                LayerFinding(
+                    name=name,
+                    shape=self.rev.sample_shape(name),
+                    kind=tally.where.kind,
+                    depth=len(self.rev.plan(name)),
+                    deviation=float(moved.mean()) if len(moved) else 0.0,
+                    reference_deviation=float(inside.mean()) if len(inside) else 0.0,
+                    wins=float(wins.mean()) if len(wins) else 1.0,
+                    closed=float(closed.mean()) if len(closed) else 1.0,
+                    by_class=_by_class(moved, table.label[wrong], len(self.class_names)),
+                    channels=tally.mean_channels(),
+                    channels_by_class=tally.mean_by_class(),
+                    positions=tally.mean_positions(),
+                    fault=faults[name],
+                    sensitivity=found.sensitivity[name],
+                )
+            )
+        return tuple(result)
+
+
+def _names(given: Sequence[str] | None, classes: int) -> tuple[str, ...]:
+    """A name for each class; the numbers where none are given."""
+    if given is not None and len(given) != classes:
+        raise OptionError(
+            f"class_names has {len(given)} names, the output {classes} classes; pass one name for each class"
+            if classes
+            else "class_names was given, but the labels are no class ids, one for each sample"
+        )
+    return tuple(map(str, range(classes))) if given is None else tuple(map(str, given))
+
+
+def _by_class(values: Array, labels: Array, classes: int) -> Array:
+    """(classes,) means; NaN for a class without values."""
+    sums, counts = (np.bincount(labels, w, classes) if classes else np.zeros(0) for w in (values, None))
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _worst(table: SampleTable, most: int) -> Array:
+    """Rows of samples that need a correction, those that move most first, class by class in turn."""
+    rows = np.flatnonzero(table.corrected)
+    scale = table.deviation[rows].mean(0) if len(rows) else np.ones(0)
+    moved = (table.deviation[rows] / np.where(scale > 0, scale, 1)).mean(1) if len(rows) else np.zeros(0)
+    rows = rows[np.argsort(-moved, kind="stable")]
+    turn = np.zeros(len(rows), dtype=np.int64)
+    seen: dict[int, int] = {}
+    for i, label in enumerate(table.label[rows]):
+        turn[i] = seen[int(label)] = seen.get(int(label), -1) + 1
+    return rows[np.argsort(turn, kind="stable")][:most]
+
+
+def _confused(confusion: Array, most: int) -> Iterator[tuple[int, int, int]]:
+    """(label, predicted, count) of the most frequent confusions."""
+    off = confusion - np.diag(np.diag(confusion))
+    for flat in np.argsort(-off, axis=None, kind="stable")[:most]:
+        label, predicted = divmod(int(flat), len(off))
+        if off[label, predicted] == 0:
+            return
+        yield label, predicted, int(off[label, predicted])

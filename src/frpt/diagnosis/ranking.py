@@ -1,0 +1,191 @@
+"""Which layer carries the fault: the loss that refitting it alone takes back, on samples it was not fitted to.
+
+A trained network rests at a minimum of its loss in the weights of every layer. A fault in the weights of one leaves an
+error in the range of that layer's Jacobian: a step in these very weights takes it back whole, one in the weights of
+another layer only in part. For each layer, from the same start, Gauss–Newton steps in its own weights θ:
+
+    min_Δ  ½ (J Δ)ᵀ H (J Δ) − gᵀ(J Δ)      H = diag(p) − p pᵀ, g = e_y − p for class scores;  H = I, g = t − out else
+
+by a few steps of conjugate gradients on half of the samples; what counts is the loss of the other half, which also says
+when to stop. J Δ is a difference of two forward passes, Jᵀ a backward pass; both start at the layer before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import Node
+
+from frpt.embed import class_dim
+from frpt.graph.capture import Captured, eval_mode
+from frpt.graph.inputs import Inputs
+from frpt.graph.names import OUTPUT
+from frpt.reverse.forward import needed
+from frpt.reverser import Reverser
+
+_ROUNDS = 2
+"""Gauss–Newton steps."""
+_LOOKS = (1, 2, 4, 6)
+"""Steps of conjugate gradients after which the loss of the held-out half is looked at."""
+_LENGTHS = (1.0, 0.5)
+_APART = 1e-3
+"""Relative change of the weights that derivatives are taken from."""
+
+Weights = dict[str, Tensor]
+Batches = Sequence[tuple[Any, Tensor]]
+
+
+def refit(rev: Reverser, fitted: Batches, held: Batches, layers: Sequence[str]) -> dict[str, float]:
+    """Layer → share of the held-out loss that refitting its own weights takes back; 0 for a layer without any.
+
+    fitted, held: (inputs, labels), batch by batch. layers: output first; a layer's own weights are those its value
+    depends on and the next layer's does not.
+    """
+    found: dict[str, float] = {}
+    with eval_mode(rev.model):
+        for i, layer in enumerate(layers):
+            before = layers[i + 1] if i + 1 < len(layers) else None
+            behind = set() if before is None else set(rev.upstream(before))
+            names = [n for n in rev.upstream(layer) if n not in behind]
+            own = {n: p.detach() for n, p in rev.model.named_parameters() if n in names and p.is_floating_point()}
+            found[layer] = _Part(rev, before, fitted, held).taken_back(own) if own else 0.0
+    return found
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some samples, with the feature of the layer before recorded."""
+
+    captured: Captured
+    nodes: list[Node]
+    given: dict[Node, Any]
+    labels: Tensor
+    class_dim: int | None
+    count: int
+    weights: dict[Node, str]
+
+    def out(self, own: Weights) -> Tensor:
+        values = {**self.given, **{node: own[name] for node, name in self.weights.items() if name in own}}
+        found: Tensor = self.captured.run(self.nodes, values, {self.captured.output}, self.count)[self.captured.output]
+        return found
+
+
+class _Part:
+    """The network from one layer's input on, as a function of that layer's weights."""
+
+    def __init__(self, rev: Reverser, before: str | None, fitted: Batches, held: Batches) -> None:
+        self.fitted, self.held = ([_batch(rev, before, x, y) for x, y in part] for part in (fitted, held))
+
+    def taken_back(self, own: Weights) -> float:
+        """1 − loss after / loss before, of the held-out samples."""
+        start = lowest = self._loss(own)
+        for _ in range(_ROUNDS):
+            best = own
+            for step in self._steps(own):
+                for length in _LENGTHS:
+                    point = {n: w + length * step[n] for n, w in own.items()}
+                    if (loss := self._loss(point)) < lowest:
+                        lowest, best = loss, point
+            if best is own:
+                break
+            own = best
+        return 1 - lowest / start if start > 0 else 0.0
+
+    def _loss(self, own: Weights) -> float:
+        with torch.no_grad():
+            return sum(float(_loss(b.out(own), b)) for b in self.held)
+
+    def _steps(self, own: Weights) -> Iterable[Weights]:
+        """The step after some numbers of conjugate gradient iterations."""
+        with torch.no_grad():
+            outs = [b.out(own) for b in self.fitted]
+        r = self._pulled(own, [_slope(out, b) for out, b in zip(outs, self.fitted, strict=True)])
+        step: Weights = {n: torch.zeros_like(w) for n, w in own.items()}
+        p, size = r, _dot(r, r)
+        for i in range(1, _LOOKS[-1] + 1):
+            if size <= 0:
+                return
+            q = self._curved(own, p, outs)
+            bend = _dot(p, q)
+            if bend <= 0:
+                return
+            step = {n: step[n] + size / bend * p[n] for n in own}
+            r = {n: r[n] - size / bend * q[n] for n in own}
+            size, old = _dot(r, r), size
+            p = {n: r[n] + size / old * p[n] for n in own}
+            if i in _LOOKS:
+                yield step
+
+    def _curved(self, own: Weights, direction: Weights, outs: Sequence[Tensor]) -> Weights:
+        """JᵀHJ v. outs: of the batches, at ``own``."""
+        length = _APART * (_dot(own, own) / _dot(direction, direction)) ** 0.5 or _APART
+        moved = {n: w + length * direction[n] for n, w in own.items()}
+        with torch.no_grad():
+            changes = [(b.out(moved) - out) / length for b, out in zip(self.fitted, outs, strict=True)]
+        bent = [_bent(out, b, c) for b, out, c in zip(self.fitted, outs, changes, strict=True)]
+        return self._pulled(own, bent)
+
+    def _pulled(self, own: Weights, vectors: Sequence[Tensor]) -> Weights:
+        """Jᵀv. vectors: like the output, one for each batch."""
+        total: Weights = {n: torch.zeros_like(w) for n, w in own.items()}
+        for b, v in zip(self.fitted, vectors, strict=True):
+            with torch.enable_grad():
+                point = {n: w.detach().requires_grad_() for n, w in own.items()}
+                out = b.out(point)
+            grads = torch.autograd.grad(out, list(point.values()), v, allow_unused=True, materialize_grads=True)
+            total = {n: total[n] + g for n, g in zip(point, grads, strict=True)}
+        return total
+
+
+def _batch(rev: Reverser, before: str | None, x: Any, y: Tensor) -> _Batch:
+    inputs = Inputs.of(x)
+    captured, at = rev.node(before or OUTPUT, inputs)
+    given, output = captured.given(inputs), captured.output
+    if before is not None:
+        with torch.no_grad():
+            given[at] = captured.run(needed(captured, {at}, set(given)), given, {at}, inputs.batch)[at]
+    names = {id(p): n for n, p in rev.model.named_parameters()}
+    weights = {n: names[id(captured.held(n))] for n in captured.weights if id(captured.held(n)) in names}
+    labels = torch.as_tensor(y).to(next(iter(inputs.tensors)).device)
+    return _Batch(
+        captured, needed(captured, {output}, set(given)), given, labels, rev.embedder.class_dim, inputs.batch, weights
+    )
+
+
+def _axis(out: Tensor, b: _Batch) -> int:
+    return class_dim(out, b.labels) if b.class_dim is None else b.class_dim
+
+
+def _loss(out: Tensor, b: _Batch) -> Tensor:
+    """Cross-entropy of class ids, else the squared error; summed over the batch."""
+    if b.labels.is_floating_point():
+        return F.mse_loss(out, b.labels.to(out), reduction="sum")
+    return F.cross_entropy(out.movedim(_axis(out, b), -1).flatten(0, -2), b.labels.flatten(), reduction="sum")
+
+
+def _slope(out: Tensor, b: _Batch) -> Tensor:
+    """g, like the output; zero where a label is ignored."""
+    if b.labels.is_floating_point():
+        return b.labels.to(out) - out
+    axis = _axis(out, b)
+    p = out.movedim(axis, -1).softmax(-1)
+    g = F.one_hot(b.labels.clamp_min(0), p.shape[-1]).to(p) - p
+    return ((b.labels >= 0)[..., None] * g).movedim(-1, axis)
+
+
+def _bent(out: Tensor, b: _Batch, change: Tensor) -> Tensor:
+    """H times a change of the output."""
+    if b.labels.is_floating_point():
+        return change
+    axis = _axis(out, b)
+    p, q = out.movedim(axis, -1).softmax(-1), change.movedim(axis, -1)
+    return ((b.labels >= 0)[..., None] * p * (q - (p * q).sum(-1, keepdim=True))).movedim(-1, axis)
+
+
+def _dot(a: Weights, b: Weights) -> float:
+    return float(sum((a[n].double() * b[n].double()).sum() for n in a))

@@ -1,0 +1,113 @@
+"""The page: template, style and script in one file, written whole or not at all."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from frpt.diagnosis.findings import Diagnosis
+from frpt.diagnosis.report.content import CHOICES, CONFUSION_CLASSES, HEAT_CLASSES, PAIRS, SPECIMENS, content
+from frpt.diagnosis.report.runs import Block, Run, blocks
+from frpt.diagnosis.report.tables import classes_table, layers_table, samples_table, units_table
+from frpt.diagnosis.report.verdict import verdict
+from frpt.diagnosis.report.words import safe_json
+from frpt.errors import OptionError
+
+_SCRIPTS = ("base", "tables", "plots", "grids", "gallery", "runs", "views")
+
+
+def to_html(
+    diagnosis: Diagnosis, path: str | Path, *, title: str | None = None, results: Sequence[Run] = ()
+) -> Path:  # fmt: skip
+    """Write a diagnosis as one page that needs no network, and return where it is.
+
+    results: what ``frpt.compare`` and ``frpt.post_train`` return, and trajectories, to be shown on the same page.
+    """
+    file = Path(path)
+    runs = blocks(results)
+    page = render(diagnosis, title or f"Diagnosis of {diagnosis.model}", runs)
+    _write(file, page.encode("utf-8", errors="replace"))
+    return file
+
+
+def render(d: Diagnosis, title: str, runs: Sequence[Block] = ()) -> str:
+    """The page's text. All values are escaped by the template; data for the script are one JSON block."""
+    environment = Environment(
+        loader=PackageLoader("frpt.diagnosis.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = '"use strict";\n' + "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
+    hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    tables = {"layers": layers_table(d), "units": units_table(d), "samples": samples_table(d)}
+    if d.class_names:
+        tables["classes"] = classes_table(d)
+    return environment.get_template("page.html").render(
+        title=title,
+        d=d,
+        verdict=verdict(d),
+        tables=tables,
+        runs=runs,
+        data=Markup(safe_json({**content(d), "runs": [b.data for b in runs]})),
+        style=Markup(_asset("style.css")),
+        script=Markup(script),
+        policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{hashed}'; "
+        "base-uri 'none'; form-action 'none'",
+        notes=_notes(d),
+    )
+
+
+def _notes(d: Diagnosis) -> dict[str, str]:
+    """What is left out of the page, if anything."""
+    classes = len(d.class_names)
+    choices = f"Classes to choose from: the {CHOICES} with the largest mean deviation, and those in the gallery."
+    matrix = f"There are {classes:,} classes; the matrix is drawn for up to {CONFUSION_CLASSES}."
+    return {
+        "heat": _cut(HEAT_CLASSES, classes, "classes with the largest mean deviation"),
+        "choices": choices if classes > CHOICES else "",
+        "pairs": _cut(PAIRS, len(d.pairs), "pairs"),
+        "gallery": _cut(SPECIMENS, len(d.gallery), "chosen samples"),
+        "confusion": matrix if classes > CONFUSION_CLASSES else "",
+    }
+
+
+def _cut(limit: int, count: int, what: str) -> str:
+    return "" if count <= limit else f"Shown: {limit} {what}, of {count:,}."
+
+
+def _asset(name: str) -> str:
+    return resources.files("frpt.diagnosis.report").joinpath("assets", name).read_text("utf-8")
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Beside the file first, then renamed, so that a reader never sees half a page."""
+    staged: str | None = None
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(0, "it is a directory")
+        descriptor, staged = tempfile.mkstemp(prefix=f".{file.name[:100]}.", suffix=".tmp", dir=file.parent)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(staged, 0o666 & ~mask)
+        os.replace(staged, file)
+    except OSError as error:
+        if staged is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(staged)
+        raise OptionError(
+            f"the report could not be written to {str(file)!r}: {error.strerror or error}. Pass the name of a file "
+            "in a directory that exists and may be written to, such as 'report.html'."
+        ) from error

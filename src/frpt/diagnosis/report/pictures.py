@@ -1,0 +1,90 @@
+"""Inputs as small pictures and response maps as bytes, within a budget for the whole page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from frpt.diagnosis.findings import Array, Response, Specimen
+
+PICTURES = 4_500_000
+"""Bytes for all inputs together."""
+MAPS = 4_500_000
+"""Bytes for all response maps together."""
+TOP = 16
+"""Channels shown of a vector."""
+
+_LOSSLESS = 64
+_SIDES = (256, 192, 160, 128, 96, 64, 48, 32, 24, 16)
+_CELLS = (32, 24, 16, 12, 8, 6, 4)
+
+
+def inputs(gallery: Sequence[Specimen]) -> list[dict[str, Any] | None]:
+    """A data URL and the original size for every input; the largest side that keeps all of them in the budget."""
+    for side in _SIDES:
+        found = [None if s.image is None else picture(s.image, side) for s in gallery]
+        if sum(len(p[1]) for p in found if p is not None) <= PICTURES:
+            break
+    return [
+        None if p is None or s.image is None else {"url": _url(*p), "size": s.image.shape[:2]}
+        for p, s in zip(found, gallery, strict=True)
+    ]
+
+
+def responses(gallery: Sequence[Specimen]) -> list[dict[str, dict[str, Any]]]:
+    """By sample and layer, the three maps as 8-bit base64, or a vector's largest channels; within the budget, too."""
+    shapes = [r.forward.shape for s in gallery for r in s.responses.values() if r.kind != "vector"]
+    sizes = {side: 3 * sum(math.prod(_fitting(shape, side)) for shape in shapes) for side in _CELLS}
+    side = next((side for side, size in sizes.items() if size <= MAPS), _CELLS[-1])
+    return [{name: response(r, side) for name, r in s.responses.items()} for s in gallery]
+
+
+def picture(image: Array, side: int) -> tuple[str, bytes]:
+    """(mime type, bytes) of an (h, w, 3) image of at most ``side``: PNG if it is small as it is, JPEG otherwise."""
+    found = Image.fromarray(np.ascontiguousarray(image, dtype=np.uint8)).convert("RGB")
+    lossless = max(found.size) <= min(side, _LOSSLESS)
+    found.thumbnail((side, side), Image.Resampling.LANCZOS)
+    stream = io.BytesIO()
+    if lossless:
+        found.save(stream, "PNG", optimize=True)
+        return "image/png", stream.getvalue()
+    found.save(stream, "JPEG", quality=82, optimize=True)
+    return "image/jpeg", stream.getvalue()
+
+
+def response(found: Response, side: int) -> dict[str, Any]:
+    """maps: forward, reconstructed and difference, row by row, one after the other; or channels with three values."""
+    three = (found.forward, found.reconstructed, found.difference)
+    if found.kind == "vector":
+        values = [np.nan_to_num(np.asarray(v, dtype=float).ravel()) for v in three]
+        order = np.argsort(-np.abs(values[2]), kind="stable")[:TOP]
+        return {"kind": "vector", "channels": order, "values": [v[order] for v in values], "of": len(values[2])}
+    maps = [shrink(v, side) for v in three]
+    data = b"".join(np.rint(np.clip(m, 0, 1) * 255).astype(np.uint8).tobytes() for m in maps)
+    return {"kind": found.kind, "size": maps[0].shape, "maps": base64.b64encode(data).decode("ascii")}
+
+
+def shrink(values: Array, side: int) -> Array:
+    """Values over positions as (h, w) of at most ``side``, by means over areas; one axis is a row, NaN is 0."""
+    grid = np.nan_to_num(np.asarray(values, dtype=np.float32), posinf=1.0, neginf=0.0)
+    grid = grid[None, :] if grid.ndim == 1 else grid.reshape(-1, *grid.shape[-2:]).mean(0)
+    h, w = _fitting(grid.shape, side)
+    if (h, w) == grid.shape:
+        return grid
+    return np.asarray(Image.fromarray(grid).resize((w, h), Image.Resampling.BOX))
+
+
+def _fitting(shape: tuple[int, ...], side: int) -> tuple[int, int]:
+    """(h, w) of a map of this shape with at most side × side cells."""
+    h, w = (1, *shape)[-2:]
+    return min(h, side), min(w, side * side if h == 1 else side)
+
+
+def _url(mime: str, data: bytes) -> str:
+    return f"data:{mime};base64,{base64.b64encode(data).decode('ascii')}"

@@ -1,0 +1,191 @@
+"""The tables of the report: layers, reverse units, classes, samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from frpt.diagnosis.findings import Array, Diagnosis
+from frpt.diagnosis.report.words import class_name, number, percent
+
+ROWS = 500
+"""Rows shown of the tables of samples and classes."""
+
+Style = Literal["text", "code", "number", "percent", "flag"]
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """hint: what the number means, in a sentence."""
+
+    label: str
+    style: Style = "number"
+    hint: str = ""
+
+    @property
+    def numeric(self) -> bool:
+        return self.style in ("number", "percent")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """text: as shown. key: what to sort and export by, "" for a missing number."""
+
+    text: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """cells: one per column. tags: data attributes, for the script to find the row by."""
+
+    cells: list[Cell]
+    tags: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """name: its id and the exported file's name. note: what was left out, if anything."""
+
+    name: str
+    caption: str
+    columns: list[Column]
+    rows: list[Row]
+    note: str = ""
+
+
+def row(columns: Sequence[Column], values: Sequence[Value], **tags: int) -> Row:
+    return Row([_cell(c, v) for c, v in zip(columns, values, strict=True)], tags)
+
+
+def _cell(column: Column, value: Value) -> Cell:
+    if column.style == "flag":
+        return Cell("yes" if value else "no", "1" if value else "0")
+    if not column.numeric:
+        return Cell(str(value) or "–", str(value))
+    found = math.nan if value is None else float(value)
+    shown: Callable[[float], str] = percent if column.style == "percent" else number
+    return Cell(shown(found), "" if math.isnan(found) else f"{found:.6g}")
+
+
+def layers_table(d: Diagnosis) -> Table:
+    columns = [
+        Column("layer", "code"),
+        Column("rank", hint="1: the likeliest place of the fault"),
+        Column("fault", hint="how much the layer looks like the place where the network goes wrong"),
+        Column("deviation", hint="mean of ‖a* − â‖/‖â‖ over the samples that need a correction"),
+        Column("in reference", hint="the same in the reference's metric: standard deviations of the layer's features"),
+        Column("label wins", "percent", hint="samples whose label the network predicts when it runs on from a*"),
+        Column("closed", "percent", hint="share of the output's residual gone when the network runs on from a*"),
+        Column("sensitivity", hint="relative change of the correction, from a feature moved by a tenth of it"),
+        Column("depth", hint="reverse units between the output and the layer"),
+        Column("kind", "text"),
+        Column("shape", "text"),
+    ]
+    rank = {name: i + 1 for i, name in enumerate(d.ranking)}
+    rows = [
+        row(columns, (f.name, rank.get(f.name), f.fault, f.deviation, f.reference_deviation, f.wins, f.closed,
+                      f.sensitivity, f.depth, f.kind,
+                      " × ".join(map(str, f.shape))), layer=i)
+        for i, f in enumerate(d.layers)
+    ]  # fmt: skip
+    return Table("layers", "Layers, output first", columns, rows)
+
+
+def units_table(d: Diagnosis) -> Table:
+    columns = [
+        Column("#", hint="step of the walk, output first"),
+        Column("unit", "code"),
+        Column("module", "code"),
+        Column("op", "code"),
+        Column("rule", "text"),
+        Column("arrives at", "code"),
+        Column("bound", hint="bound on the error at the unit's input, relative to ‖a − â‖ there (Theorem 2)"),
+        Column("CCP before", hint="‖Φ(a) − t‖/‖t‖ at the anchor, mean"),
+        Column("CCP", hint="‖Φ(a) − t‖/‖t‖ at the solution, mean"),
+        Column("worst CCP"),
+        Column("fallback", "percent", hint="share of samples for which the gate fell back"),
+        Column("iterations"),
+        Column("deviation", hint="mean of ‖a − â‖/‖â‖"),
+        Column("ρ", hint="measured ‖R(t + ξ) − R(t)‖/‖ξ‖: how much the step amplifies an error"),
+        Column("ε", hint="bound on the unit's own error, relative to ‖a − â‖"),
+        Column("σ max"),
+        Column("σ min"),
+    ]
+    rows = [
+        row(columns, (i + 1, u.name, u.path, u.op, u.rule, u.layer, u.bound, u.ccp_before, u.ccp, u.worst, u.fallback,
+                      u.iterations, u.deviation, u.rho, u.epsilon, u.sigma_max, u.sigma_min), unit=i)
+        for i, u in enumerate(d.units)
+    ]  # fmt: skip
+    return Table("units", "Steps of the reverse path, output first", columns, rows)
+
+
+def classes_table(d: Diagnosis) -> Table:
+    columns = [
+        Column("class", "text"),
+        Column("samples"),
+        Column("to correct", hint="samples that need a correction"),
+        Column("share", "percent", hint="of the class's samples"),
+        *(Column(f"deviation at {f.name}") for f in d.layers),
+    ]
+    count = len(d.class_names)
+    labels = np.asarray(d.samples.label)
+    known = (labels >= 0) & (labels < count)
+    samples = np.bincount(labels[known], minlength=count)
+    wrong = np.bincount(labels[known & np.asarray(d.samples.corrected, dtype=bool)], minlength=count)
+    rows = [
+        row(columns, (class_name(d.class_names, c), int(samples[c]), int(wrong[c]),
+                      wrong[c] / samples[c] if samples[c] else math.nan, *(f.by_class[c] for f in d.layers)),
+            **{"class": int(c)})
+        for c in worst_classes(d)[:ROWS]
+    ]  # fmt: skip
+    return Table("classes", "Classes, largest mean deviation first", columns, rows, _cut("classes", len(rows), count))
+
+
+def samples_table(d: Diagnosis) -> Table:
+    classes = bool(d.class_names)
+    columns = [
+        Column("sample", hint="index in the data set"),
+        *([Column("label", "text"), Column("predicted", "text")] if classes else []),
+        Column("to correct", "flag"),
+        *(Column(f"deviation at {f.name}") for f in d.layers),
+        *(Column(f"closed at {f.name}", "percent") for f in d.layers),
+    ]
+    table = d.samples
+    mean = mean_of(table.deviation)
+    order = np.lexsort((np.asarray(table.index), -mean, ~np.asarray(table.corrected, dtype=bool)))[:ROWS]
+    rows = [
+        row(columns, (int(table.index[i]),
+                      *((class_name(d.class_names, int(table.label[i])),
+                         class_name(d.class_names, int(table.predicted[i]))) if classes else ()),
+                      bool(table.corrected[i]), *table.deviation[i], *table.closed[i]),
+            sample=int(table.index[i]), **{"class": int(table.label[i])})
+        for i in order
+    ]  # fmt: skip
+    return Table(
+        "samples", "Samples, worst first", columns, rows, _cut("samples", len(rows), len(table))
+    )  # fmt: skip
+
+
+def worst_classes(d: Diagnosis) -> list[int]:
+    """Class ids by their deviation, averaged over layers, largest first; those without any last."""
+    count = len(d.class_names)
+    mean = mean_of(np.stack([f.by_class for f in d.layers], 1) if d.layers else np.zeros((count, 0)))
+    return [int(c) for c in np.argsort(-mean, kind="stable")]
+
+
+def mean_of(values: Array) -> Array:
+    """Row means of what is a number; −1 where nothing is."""
+    found = np.asarray(values, dtype=float)
+    ok = np.isfinite(found)
+    total = np.where(ok, found, 0.0).sum(1)
+    return np.where(ok.any(1), total / np.maximum(ok.sum(1), 1), -1.0)
+
+
+def _cut(what: str, shown: int, count: int) -> str:
+    return "" if shown == count else f"The first {shown:,} of {count:,} {what}; the rest is left out of this page."

@@ -1,0 +1,102 @@
+"""What the diagnosis says, in plain words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from frpt.diagnosis.findings import Diagnosis, LayerFinding
+from frpt.diagnosis.report.words import class_name, percent, score
+
+CLEAR = 0.05
+"""Share of the loss that refitting a layer has to take back for it to stand out."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number to remember: label, value and what to know about it. code: the value is a layer's name."""
+
+    label: str
+    value: str
+    note: str = ""
+    code: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """layer: the likeliest place of the fault, "" if none stands out. wrong: samples that need a correction."""
+
+    layer: str
+    wrong: int
+    sentences: list[str]
+    facts: list[Fact]
+
+
+def verdict(d: Diagnosis) -> Verdict:
+    count = len(d.samples)
+    wrong = int(np.count_nonzero(d.samples.corrected))
+    first = next((f for name in d.ranking for f in d.layers if f.name == name), None) if wrong else None
+    said = score(d.score_name, d.score)
+    measured = f"has {_article(d.score_name)} of {said}" if math.isfinite(d.score) else "was diagnosed"
+    sentences = [f"{d.model} {measured} on {count:,} {_plural(count, 'sample')}."]
+    if wrong == 0:
+        sentences.append("No sample needs a correction: the output target is met everywhere, so no layer is at fault.")
+    else:
+        sentences.append(
+            f"{wrong:,} of them ({percent(wrong / count)}) {'needs' if wrong == 1 else 'need'} a correction."
+        )
+    if first is not None:
+        sentences.append(_of_fault(d, first))
+        if math.isfinite(first.deviation) and math.isfinite(first.closed):
+            sentences.append(_of_layer(first, bool(d.class_names)))
+    layer = first.name if first is not None and first.fault >= CLEAR else ""
+    return Verdict(layer, wrong, sentences, _facts(d, said, count, wrong, first))
+
+
+def _of_fault(d: Diagnosis, first: LayerFinding) -> str:
+    others = [f for f in d.layers if f.name != first.name]
+    second = max(others, key=lambda f: f.fault, default=None)
+    taken = f"takes back {percent(first.fault)} of the loss on samples it was not fitted to"
+    if not first.fault >= CLEAR:
+        return f"No single layer stands out: refitting {first.name} alone, the best of them, {taken}."
+    more = "" if second is None else f", the next best, {second.name}, {percent(max(second.fault, 0.0))}"
+    return f"The fault is most likely in {first.name}: refitting it alone {taken}{more}."
+
+
+def _of_layer(f: LayerFinding, classes: bool) -> str:
+    moved = f"The features of {f.name} would have to move by {percent(f.deviation)} of their norm on average"
+    if classes:
+        return f"{moved}; the network run on from there predicts the label in {percent(f.wins)} of these samples."
+    return f"{moved}, which closes {percent(f.closed)} of what is missing at the output."
+
+
+def _facts(d: Diagnosis, said: str, count: int, wrong: int, first: LayerFinding | None) -> list[Fact]:
+    facts = [
+        Fact(d.score_name, said, f"on {count:,} {_plural(count, 'sample')}"),
+        Fact("need a correction", percent(wrong / count) if count else "–", f"{wrong:,} of {count:,}"),
+    ]
+    if first is not None:
+        clear = first.fault >= CLEAR
+        note = f"refitting it takes back {percent(first.fault)} of the loss"
+        facts.append(Fact("likeliest fault", first.name if clear else "none stands out", note, code=clear))
+    pair = max(d.pairs, key=lambda p: p.count, default=None)
+    if pair is not None:
+        label, taken = class_name(d.class_names, pair.label), class_name(d.class_names, pair.predicted)
+        facts.append(Fact("most confused", f"{label} → {taken}", f"{pair.count:,} {_plural(pair.count, 'sample')}"))
+    layers = d.advice.layers
+    if layers:
+        value = layers[0] if len(layers) == 1 else f"{layers[0]} … {layers[-1]}"
+        facts.append(Fact("advised l_R", value, f"{len(layers)} {_plural(len(layers), 'layer')}", code=True))
+    else:
+        facts.append(Fact("advised l_R", "none"))
+    return facts
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _plural(count: int, word: str) -> str:
+    return word if count == 1 else f"{word}s"

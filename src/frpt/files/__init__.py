@@ -1,0 +1,1 @@
+"""Files and long work: written whole or not at all, digests, locks, progress bars."""

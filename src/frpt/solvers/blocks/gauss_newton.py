@@ -1,0 +1,118 @@
+"""Explicit-Jacobian Gauss–Newton (paper III-C 1, B.1.2), per sample: never one Jacobian for the whole batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from frpt.solvers.blocks.problem import Answer, Problem, in_parts, row_norm, spread
+from frpt.solvers.linear.dense import Batched
+from frpt.solvers.linear.gate import passes as reliable
+from frpt.solvers.linear.gate import tikhonov
+from frpt.solvers.linear.svd import lost
+
+SHRINK = 0.8
+TRIALS = 8
+"""Backtracking: factor on the step's length, lengths tried (B.1.2)."""
+_COPIES = 5
+"""Tensors of a Jacobian's size alive at one time: rows as pulled, their stack, its double, the factors."""
+
+
+def solve(problem: Problem) -> Answer:
+    """Jacobians, their factors and copies stay within the memory budget."""
+    return in_parts(problem, _COPIES * 8 * problem.inputs * problem.outputs, _solve)
+
+
+def _solve(problem: Problem) -> Answer:
+    """``a ← a + d·δ``, δ = J⁺(t − Φ(a)), Tikhonov about the anchor where that is unreliable, d by backtracking."""
+    count = len(problem.anchor)
+    value, phi = problem.anchor.clone(), problem.output.clone()
+    passes = torch.zeros(count, dtype=torch.long, device=value.device)
+    fallback = torch.zeros(count, dtype=torch.bool, device=value.device)
+    enough = problem.enough
+    index = (row_norm(problem.target - phi) > enough).nonzero().squeeze(1)
+    for _ in range(problem.options.iterations):
+        if len(index) == 0 or problem.clock.over():
+            break
+        passes[index] += 1
+        moved = _advance(problem, value, phi, fallback, index)
+        left = row_norm(problem.target - phi)[index] > enough[index]
+        index = index[moved & left]
+    start = row_norm(problem.target - problem.output)
+    worse = (row_norm(problem.target - phi) >= start) & (start > enough)
+    return Answer(value, passes, fallback | worse)
+
+
+def _advance(problem: Problem, value: Tensor, phi: Tensor, fallback: Tensor, index: Tensor) -> Tensor:
+    """One step of the samples ``index``, written to value, phi and fallback; (k,) bool: which samples moved."""
+    jacobian = jacobians(problem, value[index], index)
+    if jacobian is None:
+        return torch.zeros(len(index), dtype=torch.bool, device=index.device)
+    residual = (problem.target[index] - phi[index]).double().flatten(1)
+    step, damped = _step(problem, jacobian, value[index], residual, index)
+    fallback[index] |= damped
+    return _backtrack(problem, value, phi, step, index)
+
+
+def jacobians(problem: Problem, a: Tensor, index: Tensor) -> Tensor | None:
+    """J: (k, outputs, inputs) of every sample: samples are independent, so one pull per output serves all.
+
+    None where time has run out meanwhile.
+    """
+    with torch.enable_grad():
+        point = a.detach().requires_grad_(True)
+        out = problem.fn(point, index).flatten(1)
+    units = torch.eye(out.shape[1], dtype=out.dtype, device=out.device)
+    rows = []
+    for unit in units:
+        (row,) = torch.autograd.grad(out, point, unit.expand_as(out), retain_graph=True)
+        rows.append(row.flatten(1))
+        if problem.clock.over():
+            return None
+    return torch.stack(rows, 1).double()
+
+
+def _step(problem: Problem, jacobian: Tensor, a: Tensor, residual: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """δ: (k, n), norm-clipped, and which samples took the Tikhonov form."""
+    if not bool(torch.isfinite(jacobian).all()):
+        jacobian = torch.where(torch.isfinite(jacobian), jacobian, 0.0)
+    prepared = Batched(jacobian)
+    right = residual[..., None]
+    here = a.double().flatten(1)[..., None]
+    step = prepared.solve(right)
+    damped = torch.zeros(len(a), dtype=torch.bool, device=a.device)
+    if problem.gate.enabled:
+        damped = ~reliable(prepared, here, here + step, right, problem.gate)
+    damped |= lost(prepared.s)  # of J nothing is known: towards the anchor, where that helps
+    if bool(damped.any()):
+        rows = damped.nonzero().squeeze(1)
+        anchor = problem.anchor[index].double().flatten(1)[..., None][rows]
+        part, off = prepared.rows(rows), here[rows] - anchor
+        # min ‖Jδ − r‖² + α‖a + δ − â‖²: with η = a + δ − â, a Tikhonov problem for r + J(a − â)
+        total = right[rows] + part.apply(off)
+        alpha = tikhonov(part, anchor, total, problem.gate)
+        step = step.index_copy(0, rows, part.damped(total, alpha) - off)
+    step = step.squeeze(-1)
+    norm = torch.linalg.vector_norm(step, dim=1, keepdim=True)
+    return step * (problem.options.longest_step / norm.clamp_min(1e-300)).clamp_max(1.0), damped
+
+
+def _backtrack(problem: Problem, value: Tensor, phi: Tensor, step: Tensor, index: Tensor) -> Tensor:
+    """Shorten each sample's step until its residual drops; (k,) bool: which samples moved. Writes value and phi."""
+    moved = torch.zeros(len(index), dtype=torch.bool, device=index.device)
+    waiting = torch.arange(len(index), device=index.device)
+    for length in [problem.options.damping * SHRINK**k for k in range(TRIALS)]:
+        rows = index[waiting]
+        point = problem.inside(
+            (value[rows].double() + length * step[waiting].reshape(value[rows].shape)).to(value.dtype), rows
+        )
+        with torch.no_grad():
+            out = problem.fn(point, rows)
+        drop = row_norm(problem.target[rows] - out) < row_norm(problem.target[rows] - phi[rows])
+        value[rows] = torch.where(spread(drop, point), point, value[rows])
+        phi[rows] = torch.where(spread(drop, out), out, phi[rows])
+        moved[waiting[drop]] = True
+        waiting = waiting[~drop]
+        if len(waiting) == 0:
+            break
+    return moved

@@ -1,0 +1,144 @@
+"""Matrix-free Gauss–Newton: inner CGLS on J and Jᵀ, damped about the anchor. The fallback where secant steps stall.
+
+δ = argmin ‖J δ − (t − Φ(a))‖² + λ ‖a + δ − â‖²,   a ← a + d·δ
+
+Jᵀ is one pull through the graph at a; J p a finite difference, since attention has no forward derivative and a
+convolution's costs more than two passes. λ follows Levenberg and Marquardt, sample by sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frpt.solvers.base import Working
+from frpt.solvers.blocks.problem import Answer, Problem, row_norm
+
+INNER = 8
+"""CGLS steps of one Gauss–Newton step; each is one forward and one backward pass."""
+_LENGTHS = (1.0, 0.4, 0.1)
+_PATIENCE = 3
+"""Steps without a 2 % gain after which a sample has stalled."""
+_DAMPING = 1e-4
+"""First λ, in units of the curvature along the gradient, ‖Jᵀr‖² / ‖r‖²."""
+_LEAST, _MOST = 1e-10, 1e2
+
+
+@dataclass
+class _State(Working):
+    """The samples still at work: index (k,), a, Φ(a), λ relative to the curvature, passes left, steps without gain."""
+
+    index: Tensor
+    a: Tensor
+    phi: Tensor
+    damping: Tensor
+    left: Tensor
+    idle: Tensor
+
+
+def solve(problem: Problem) -> Answer:
+    """Every sample from the anchor (or the problem's start), with all the passes the options allow."""
+    count = len(problem.anchor)
+    value, reached = (v.clone() for v in problem.start or (problem.anchor, problem.output))
+    passes = torch.zeros(count, dtype=torch.long, device=value.device)
+    error = row_norm(problem.target - reached)
+    rest = (error > problem.enough).nonzero().squeeze(1)
+    descend(problem, rest, value, reached, passes)
+    before = row_norm(problem.target - problem.output)
+    worse = row_norm(problem.target - reached) >= before
+    return Answer(value, passes, worse & (before > problem.enough))
+
+
+def descend(problem: Problem, rest: Tensor, value: Tensor, reached: Tensor, passes: Tensor) -> None:
+    """Improve the samples ``rest`` in place: value, Φ(value) and passes used, of which there is a limit in all."""
+    damping = torch.full((len(rest),), _DAMPING, dtype=torch.float64, device=value.device)
+    left = problem.options.iterations - passes[rest]
+    state = _State(rest, value[rest], reached[rest], damping, left, torch.zeros_like(left))
+    around = 1 + len(_LENGTHS)  # passes of a step beside its inner ones
+    inner = max(1, min(INNER, problem.options.iterations - around))
+    while True:
+        going = (state.left >= inner + around) & (state.idle < _PATIENCE)
+        state.keep(going & (_error(problem, state) > problem.enough[state.index]))
+        if len(state.index) == 0 or problem.clock.over():
+            return
+        step = _step(problem, state, inner)
+        before = _error(problem, state)
+        used = inner + 1 + _advance(problem, state, step)
+        after = _error(problem, state)
+        value[state.index], reached[state.index] = state.a, state.phi
+        passes[state.index] += used
+        state.left = state.left - used
+        state.idle = torch.where(after < 0.98 * before, 0, state.idle + 1)
+        factor = torch.where(after < 0.5 * before, 0.1, torch.where(after < before, 0.5, 16.0))
+        state.damping = (state.damping * factor).clamp(_LEAST, _MOST)
+
+
+def _error(problem: Problem, state: _State) -> Tensor:
+    return row_norm(problem.target[state.index] - state.phi)
+
+
+def _step(problem: Problem, state: _State, inner: int) -> Tensor:
+    """δ: (k, n) by CGLS from zero, in double but for what Φ sees."""
+    with torch.enable_grad():
+        point = state.a.detach().requires_grad_(True)
+        out = problem.fn(point, state.index)
+    base = out.detach()
+
+    def pull(r: Tensor) -> Tensor:
+        size = row_norm(r).clamp_min(1e-300)[:, None]  # at unit size: tiny residuals must not underflow on the way
+        (g,) = torch.autograd.grad(out, point, (r / size).reshape_as(out).to(out.dtype), retain_graph=True)
+        g = torch.where(torch.isfinite(g), g, 0.0).flatten(1).double()
+        return torch.where(_blocked(problem, state, g), 0.0, g) * size
+
+    def push(p: Tensor) -> Tensor:
+        share = 3 * torch.finfo(state.a.dtype).eps ** 0.5
+        length = (share * row_norm(state.a).clamp_min(1e-6) / row_norm(p).clamp_min(1e-300))[:, None]
+        with torch.no_grad():
+            moved = problem.fn(state.a + (length * p).reshape_as(state.a).to(state.a.dtype), state.index)
+        change = (moved.double() - base.double()).flatten(1) / length
+        return torch.where(torch.isfinite(change), change, 0.0)
+
+    r = (problem.target[state.index] - base).double().flatten(1)
+    off = (state.a - problem.anchor[state.index]).double().flatten(1)
+    s = pull(r)
+    weight = state.damping * row_norm(s) ** 2 / (row_norm(r) ** 2).clamp_min(1e-300)
+    s = s - weight[:, None] * off
+    delta, p, gamma = torch.zeros_like(s), s, row_norm(s) ** 2
+    for _ in range(inner):
+        q = push(p)
+        curvature = row_norm(q) ** 2 + weight * row_norm(p) ** 2
+        length = torch.where(gamma > 0, gamma / curvature.clamp_min(1e-300), 0.0)[:, None]
+        delta, r = delta + length * p, r - length * q
+        s = pull(r) - weight[:, None] * (off + delta)
+        following = row_norm(s) ** 2
+        p = s + (following / gamma.clamp_min(1e-300))[:, None] * p
+        gamma = following
+    return delta
+
+
+def _blocked(problem: Problem, state: _State, g: Tensor) -> Tensor:
+    """Entries on a bound of their range that the gradient would push beyond it."""
+    a = state.a.flatten(1)
+    return ((a <= problem.within.low) & (g < 0)) | ((a >= problem.within.high) & (g > 0))
+
+
+def _advance(problem: Problem, state: _State, step: Tensor) -> Tensor:
+    """Take the longest of a few lengths that lowers the residual; passes used: (k,)."""
+    used = torch.zeros_like(state.left)
+    waiting = torch.arange(len(state.index), device=step.device)
+    for length in _LENGTHS:
+        rows = state.index[waiting]
+        move = (length * step[waiting]).reshape(len(rows), *state.a.shape[1:]).to(state.a.dtype)
+        point = problem.inside(state.a[waiting] + torch.where(torch.isfinite(move), move, 0.0), rows)
+        with torch.no_grad():
+            out = problem.fn(point, rows)
+        used[waiting] += 1
+        drop = row_norm(problem.target[rows] - out) < row_norm(problem.target[rows] - state.phi[waiting])
+        done = waiting[drop]
+        state.a[done], state.phi[done] = point[drop], out[drop]
+        waiting = waiting[~drop]
+        if len(waiting) == 0:
+            break
+    return used

@@ -1,0 +1,1 @@
+"""Convolutions as linear maps, and the ways to solve them."""

@@ -1,0 +1,179 @@
+"""What every experiment has at hand: its options, a lab at a scale, the terminal, and a place for its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from frpt.errors import OptionError
+from frpt_paper.jobs import Job
+from frpt_paper.lab import Lab
+from frpt_paper.layout import Table
+from frpt_paper.pretrain import Recipe
+from frpt_paper.recipes import Start, recipe_of
+from frpt_paper.results import Results
+from frpt_paper.sweep import Run, sweep
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCALES = ("small", "paper")
+SMALL = {"digits": (4000, 1000), "mnist": (2000, 1000), "cifar10": (2000, 1000), "cifar100": (2000, 1000)}
+"""Samples of train and test at small scale; 400 and 200 of the others."""
+_FEW = (400, 200)
+
+
+@dataclass(frozen=True)
+class Options:
+    """data, out: folders. scale: "paper", or "small" for a look in a minute or two. The rest: None or empty for the
+    scale's own. layers: the paper's l_R. samples: how many of the training and of the test split. pretrain: epochs of
+    pretraining. dataset: what figures are drawn on. compare: files to compare with instead of the paper's numbers.
+    """
+
+    out: Path = Path("frpt-reproduce")
+    data: Path | None = None
+    scale: str = "small"
+    seeds: int | None = None
+    epochs: int | None = None
+    layers: tuple[str, ...] = ()
+    c_rec: tuple[float, ...] = ()
+    models: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()
+    dataset: str | None = None
+    samples: tuple[int, int] | None = None
+    pretrain: int | None = None
+    workers: int = 1
+    cluster: str | None = None
+    compare: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise OptionError(f"unknown scale {self.scale!r}: there are {', '.join(SCALES)}")
+        for name in ("seeds", "epochs", "pretrain", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(f"{name} must be at least 1, got {value}")
+        if self.samples is not None and (len(self.samples) != 2 or min(self.samples) < 1):
+            raise OptionError(f"samples must be two numbers, of training and of test samples, got {self.samples}")
+
+
+@dataclass
+class Report:
+    """What came out: lines to be read first, tables, figures by name. details: tables that are kept, not printed."""
+
+    title: str
+    lines: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    details: list[Table] = field(default_factory=list)
+    figures: dict[str, Figure] = field(default_factory=dict)
+
+    def markdown(self, details: bool = True) -> str:
+        tables = [*self.tables, *(self.details if details else [])]
+        head = [f"## {self.title}", "", *(f"- {line}" for line in self.lines), ""]
+        return "\n".join([*head, *(table.markdown() for table in tables)])
+
+    def save(self, folder: Path) -> None:
+        """``report.md``; each table as Markdown, LaTeX and CSV; each figure as PNG and SVG."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.md").write_text(self.markdown())
+        for table in [*self.tables, *self.details]:
+            table.save(folder)
+        for name, figure in self.figures.items():
+            for end in ("png", "svg"):
+                figure.savefig(folder / f"{name}.{end}")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Options of a call under an experiment's name."""
+
+    name: str
+    options: Options
+    console: Console
+
+    @property
+    def small(self) -> bool:
+        return self.options.scale == "small"
+
+    @property
+    def folder(self) -> Path:
+        return self.options.out / self.name
+
+    def lab(self, dataset: str) -> Lab:
+        """Of the whole data set, or of a part at small scale."""
+        own = SMALL.get(dataset, _FEW) if self.small else (None, None)
+        train, test = self.options.samples or own
+        data = self.options.data
+        return Lab(self.options.out.resolve(), None if data is None else data.resolve(), train, test)
+
+    def seeds(self, small: int, paper: int) -> range:
+        return range(self.options.seeds or (small if self.small else paper))
+
+    def epochs(self, small: int, paper: int) -> int:
+        return self.options.epochs or (small if self.small else paper)
+
+    def recipe(self, dataset: str, model: str, small: int, paper: int | None = None) -> Recipe:
+        """The pair's recipe, with as many epochs as the scale or ``--pretrain`` says."""
+        recipe = recipe_of(dataset, model)
+        epochs = self.options.pretrain or (small if self.small else paper or recipe.epochs)
+        return replace(recipe, epochs=epochs)
+
+    def starts(self, lab: Lab, dataset: str, model: str, recipe: Recipe, keep: Sequence[int] = ()) -> list[Start]:
+        """Checkpoints, with a bar while they are trained."""
+        with self.bar(f"pretraining {model} on {dataset}", recipe.epochs, "epochs") as step:
+            starts = lab.starts(
+                dataset, model, recipe, keep, each=lambda epoch, accuracy: step(f"{100 * accuracy:.2f} %")
+            )
+        self.console.print(f"{model} on {dataset}: test accuracy {100 * starts[-1].accuracy:.2f} % ({starts[-1].path})")
+        return starts
+
+    def sweep(self, jobs: Sequence[Job], lab: Lab, run: Run | None = None) -> pd.DataFrame:
+        """The rows of all jobs, those of earlier calls included; missing targets are written first.
+
+        Post-training runs of all experiments are in one table, so that what two of them need is run once. The earliest
+        seeds come first, and of a seed the runs that may decide others (``known``).
+        """
+        results = lab.results if run is None else Results(self.folder / "runs.csv")
+        results.repair()
+        done = results.done()
+        missing = {job.key: job for job in jobs if job.key not in done}
+        if run is None:
+            missing = dict(sorted(missing.items(), key=lambda item: (item[1].seed, item[1].c_rec, item[1].preset)))
+            lab.write_stores(missing.values(), progress=self.console.is_terminal)
+        if len(missing) < len(jobs):
+            self.console.print(
+                f"{len(jobs) - len(missing)} of {len(jobs)} runs are in {results.path}; the rest follows"
+            )
+        with self.bar("runs", len(missing), "runs") as step:
+            sweep(
+                list(missing.values()), run or lab.run, results, workers=self.options.workers,
+                cluster=self.options.cluster, progress=lambda job, ended, of: step(""),
+            )  # fmt: skip
+        frame = results.frame()
+        return frame[frame["job"].isin({job.key for job in jobs})].reset_index(drop=True)
+
+    @contextmanager
+    def bar(self, title: str, total: int, unit: str) -> Iterator[Callable[[str], None]]:
+        """A progress bar with the rate and the time left; yields what is called after each step."""
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[state]}"),
+        )  # fmt: skip
+        progress = Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600)
+        task = progress.add_task(title, total=total, rate="", state="")
+
+        def step(state: str) -> None:
+            progress.advance(task)
+            speed = progress.tasks[0].speed
+            rate = "" if not speed else f"{60 * speed:.1f} {unit}/min" if speed < 1 else f"{speed:.1f} {unit}/s"
+            progress.update(task, rate=rate, state=state)
+
+        with progress:
+            yield step

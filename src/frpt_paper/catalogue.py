@@ -1,0 +1,73 @@
+"""Every table and figure of the paper by name, and one call that runs it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from frpt.errors import DatasetError, OptionError
+from frpt_paper.ablations import embedding, geometry, maturity
+from frpt_paper.adaptation import adaptation
+from frpt_paper.bench import Bench, Options, Report
+from frpt_paper.classification import classification
+from frpt_paper.deviation import deviation
+from frpt_paper.solvers import runtime
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """what: in a line. where: in the paper. small: what the small scale takes instead."""
+
+    what: str
+    where: str
+    small: str
+    run: Callable[[Bench], Report]
+
+
+def _navsim(bench: Bench) -> Report:
+    raise DatasetError(
+        "navsim needs the NAVSIM logs, sensor data and metric cache, which are not public without registration, and "
+        "its simulator for the scores; frpt cannot fetch them. With them: wrap the scenes as a map-style data set of "
+        "((image, status), trajectory) pairs, load weights into frpt.zoo.planner, and call frpt.compare with "
+        "metric='ade'; the layers are in planner(...).layers."
+    )
+
+
+EXPERIMENTS = {
+    "mnist": Experiment("post-training of SimpleCNN", "Table 2", "embedded digits", classification),
+    "cifar10": Experiment("post-training of SimpleCNN, ResNet-18", "Table 3", "2000 images", classification),
+    "cifar100": Experiment(
+        "post-training of SimpleCNN, ResNet-18, SimpleViT", "Table 4", "2000 images", classification
+    ),
+    "imagenette": Experiment("post-training of SimpleCNN, ResNet-18", "Table 5", "400 images", classification),
+    "imagewoof": Experiment("post-training of SimpleCNN, ResNet-18", "Table 6", "400 images", classification),
+    "tiny-imagenet": Experiment(
+        "post-training of SimpleCNN, ResNet-34, SimpleViT", "Table 7", "400 images", classification
+    ),
+    "navsim": Experiment("trajectory planners; its data are not public", "Tables 8, 9", "not available", _navsim),
+    "runtime": Experiment("convolution solvers: runtime and conditioning", "IV-B1", "small maps", runtime),
+    "embedding": Experiment("one-hot, max-assign, nearest over c_rec", "IV-B2", "embedded digits", embedding),
+    "deviation": Experiment("deviation against accuracy along training", "IV-C1", "embedded digits", deviation),
+    "maturity": Experiment("post-training from checkpoints along training", "IV-D1", "embedded digits", maturity),
+    "geometry": Experiment("channel profiles 5→10→15 and 15→10→5", "IV-D2", "embedded digits, 2→6 and 6→2", geometry),
+    "adaptation": Experiment("a few labels of a corrupted distribution", "not in it", "embedded digits", adaptation),
+}
+
+
+def reproduce(name: str, options: Options | None = None, console: Console | None = None) -> Report:
+    """Run an experiment, or what is missing of it; its tables and figures are written to a folder of its name.
+
+    A call that was stopped goes on when it is made again: checkpoints, targets and finished runs are kept in
+    ``options.out``.
+    """
+    if name not in EXPERIMENTS:
+        near = difflib.get_close_matches(name, EXPERIMENTS, n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise OptionError(f"there is no experiment {name!r}: there are {', '.join(EXPERIMENTS)}{hint}")
+    bench = Bench(name, options or Options(), console or Console(stderr=True, soft_wrap=True))
+    report = EXPERIMENTS[name].run(bench)
+    report.save(bench.folder)
+    return report
