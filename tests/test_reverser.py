@@ -144,9 +144,9 @@ def test_layers_are_listed_output_first_and_all_of_them_can_be_planned() -> None
 
 def test_plan_of_a_residual_network() -> None:
     plan = frpt.Reverser(ResNet().eval(), images()).plan("layer1")
-    rules = [u.choice.rule for u in plan.units]
+    rules = [u.match.rule for u in plan.units]
     assert rules == ["linear", "reshape", "adaptive_avg_pool", "relu", "composite", "relu", "composite"]
-    assert plan.units[0].choice.case == "I"
+    assert plan.units[0].match.case == "I"
     table = str(plan)
     assert "(b, 16, 8, 8)" not in table.splitlines()[0]
     assert "layer2.1/add" in table
@@ -155,14 +155,14 @@ def test_plan_of_a_residual_network() -> None:
 
 def test_case_two_is_shown() -> None:
     plan = frpt.Reverser(mlp((4, 3, 9, 2)).eval(), torch.randn(2, 4)).plan("1")
-    assert [u.choice.case for u in plan.units] == ["I", "", "II"]
+    assert [u.match.case for u in plan.units] == ["I", "", "II"]
 
 
 def test_stages_keep_blocks_whole_and_patterns_do_what_they_say() -> None:
     model, x = ResNet().eval(), images()
     stages = frpt.Reverser(model, x, blocks="stages").plan("stem")
     assert [u.path for u in stages.units if u.composite] == ["layer2.1", "layer2.0", "layer1.1", "layer1.0"]
-    assert not any(u.choice.rule == "relu" for u in stages.units)
+    assert not any(u.match.rule == "relu" for u in stages.units)
     whole = frpt.Reverser(model, x, blocks=["layer?"]).plan("stem")
     assert [u.name for u in whole.units if u.composite] == ["layer2", "layer1"]
     with pytest.raises(OptionError, match="finest"):

@@ -9,7 +9,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from frpt.common.batch import BatchAxis, relative
 from frpt.common.text import table
 from frpt.graph.plan import Unit
 from frpt.solvers.base import Solution
@@ -46,7 +45,7 @@ class UnitReport:
             unit.name,
             unit.path,
             unit.op,
-            unit.choice.rule,
+            unit.match.rule,
             spread(torch.ones_like(index, dtype=torch.bool)),
             spread(s.ccp_before),
             spread(s.ccp),
@@ -54,11 +53,6 @@ class UnitReport:
             spread(s.fallback),
             spread(s.iterations),
         )
-
-
-def deviation_of(samples: BatchAxis, target: Tensor, anchor: Tensor) -> Tensor:
-    """‖target − anchor‖/‖anchor‖ of every sample: (b,)."""
-    return relative(samples.norm(target.double() - anchor.double()), samples.norm(anchor))
 
 
 @dataclass(frozen=True, eq=False)
