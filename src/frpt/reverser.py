@@ -37,15 +37,39 @@ Layer = str | nn.Module
 class Reverser:
     """Says what any layer of a trained network should have produced for a label. The model is never changed.
 
-    example_inputs: a tensor, a tuple of positional or a dict of keyword inputs, batch first; ``kwargs`` beside it.
-    output: which tensor of the model's output is meant (name or index); a lone tensor or ``logits`` is found without.
-    preset: "default", "paper", "online" (quick, for every training step) or a ``Preset``.
-    embed: how labels become targets, by name or a function (output, y). margin: by how much the label shall win.
-    class_dim: the output's class axis where shapes leave it open.
-    blocks: of a walk op by op: "finest" cut points, "stages" (residual and attention modules whole), or module patterns
-    to keep whole.
-    reference: how the layers' features vary (``frpt.Reference``): the answer is then the likeliest feature in which the
-    label wins, at the layers it knows; without, the least change by which it does.
+    Args:
+        model: the trained network; captured once with ``torch.export`` and run in eval mode.
+        example_inputs: a tensor, a tuple of positional or a dict of keyword inputs, batch first.
+        kwargs: keyword inputs beside positional ones.
+        output: which tensor of the model's output is meant, by name or index; a lone tensor, or one called ``logits``,
+            needs none.
+        preset: "default", "paper" (as the paper does it, op by op), "online" (quick, for every training step), or a
+            ``Preset`` of your own.
+        embed: how labels become output targets: "nearest", "max_assign", "one_hot", "regression", or a function
+            (output, y) -> target.
+        margin: by how much the label's score shall exceed every other; by default a hair, relative to the scores.
+        class_dim: the output's class axis, where shapes leave it open.
+        ignore_index: the class id of labels that are not looked at.
+        blocks: of a walk op by op: "finest" cut points, "stages" (residual and attention modules whole), or module
+            patterns to keep whole.
+        reference: how the layers' features vary (``frpt.Reference``). With one the answer is the likeliest feature in
+            which the label wins, at the layers it knows; without, the least change by which the label wins.
+
+    Raises:
+        CaptureError: if the model cannot be turned into a graph.
+        NonFiniteError: for weights that are NaN or infinite.
+        OptionError: for options that do not exist.
+        ReferenceMismatchError: for a reference of another network or of other weights.
+
+    Example:
+        >>> import torch, frpt
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+        >>> x, y = torch.randn(16, 4), torch.randint(3, (16,))
+        >>> rev = frpt.Reverser(model, x)
+        >>> rec = rev.reconstruct(x, y, at="1")
+        >>> bool(rec.wins[rec.corrected].all())
+        True
     """
 
     def __init__(
@@ -89,7 +113,7 @@ class Reverser:
 
     @property
     def layers(self) -> list[str]:
-        """Every name ``at`` accepts, output first."""
+        """Every name that ``at`` accepts, output first."""
         return self._example.names.ordered()
 
     def layer(self, at: Layer) -> str:
@@ -159,7 +183,19 @@ class Reverser:
         return network.captured, network.names[self.layer(at)]
 
     def plan(self, at: Layer) -> Plan:
-        """The reverse path to a layer, checked whole; print it for the table."""
+        """The reverse path to a layer, checked whole; print it for the table.
+
+        Args:
+            at: the layer, by name or as a module.
+
+        Returns:
+            One unit for each gap between cut points, output first, with what reverses it.
+
+        Raises:
+            UnknownLayerError: for a name that no value of the network has.
+            UnreachableLayerError: if the output does not depend on the layer.
+            IrreversibleError: if ops on the way have neither a rule nor a derivative, or if samples mix.
+        """
         return self._example.plan(self.layer(at))
 
     @overload
@@ -178,9 +214,22 @@ class Reverser:
     def reconstruct(
         self, x: InputLike, y: Tensor, at: Layer | Sequence[Layer], *, kwargs: Mapping[str, Any] | None = None
     ) -> Reconstruction | dict[str, Reconstruction]:
-        """What the layer (or each of several, in one sweep) should have produced for the labels.
+        """What a layer (or each of several, in one sweep) should have produced for the labels.
 
-        y: class ids, or a floating-point tensor shaped like the output.
+        Args:
+            x: inputs like the example's, with any number of samples.
+            y: class ids, or a floating-point tensor shaped like the output.
+            at: the layer, by name or as a module; or several of them.
+            kwargs: keyword inputs beside positional ones.
+
+        Returns:
+            The reconstruction; of several layers a dict of them by name.
+
+        Raises:
+            InputError: for inputs of another kind than the example's.
+            LabelError: for labels that do not fit the output.
+            NonFiniteError: for NaN or infinity in the inputs or the forward pass.
+            UnknownLayerError, UnreachableLayerError, IrreversibleError: as ``plan`` raises them.
         """
         inputs = Inputs.of(x, kwargs)
         inputs.check_finite()
@@ -197,7 +246,15 @@ class Reverser:
     def explain(self, x: InputLike, y: Tensor, at: Layer, *, kwargs: Mapping[str, Any] | None = None) -> Reconstruction:
         """The walk back to a layer op by op, whatever the preset answers: each op's consistency and deviation.
 
-        Its target is what the walk ends with, the paper's answer with the preset's rules; print it for the table.
+        Args:
+            x: inputs like the example's.
+            y: class ids, or a floating-point tensor shaped like the output.
+            at: the layer, by name or as a module.
+            kwargs: keyword inputs beside positional ones.
+
+        Returns:
+            A reconstruction whose target is what the walk ends with: the paper's answer with the preset's rules, as a
+            rule another one than ``reconstruct`` gives. Print it for the table of units.
         """
         inputs = Inputs.of(x, kwargs)
         inputs.check_finite()
@@ -228,9 +285,19 @@ class Reverser:
     def reconstruct_from(
         self, x: InputLike, y: Tensor, at: Layer, value: Tensor, *, kwargs: Mapping[str, Any] | None = None
     ) -> Reconstruction:
-        """What the layer should have produced for the labels where it produced ``value``, e.g. in train mode.
+        """What a layer should have produced for the labels where it produced ``value``, e.g. in train mode.
 
         Nothing before the layer is run, but for what reaches the output beside it.
+
+        Args:
+            x: inputs like the example's.
+            y: class ids, or a floating-point tensor shaped like the output.
+            at: the layer, by name or as a module.
+            value: what the layer produced, shaped like its output.
+            kwargs: keyword inputs beside positional ones.
+
+        Returns:
+            The reconstruction, with ``value`` as its anchor.
         """
         inputs = Inputs.of(x, kwargs)
         with eval_mode(self.model), torch.no_grad():
@@ -248,7 +315,20 @@ class Reverser:
         return {name: values[node] for name, node in nodes.items()}, values[network.captured.output]
 
     def run(self, x: InputLike, at: Layer, value: Tensor, *, kwargs: Mapping[str, Any] | None = None) -> Tensor:
-        """The model's output if the layer ``at`` had produced ``value``, all else as the forward pass has it."""
+        """The model's output if a layer had produced ``value``, all else as the forward pass has it.
+
+        Args:
+            x: inputs like the example's.
+            at: the layer, by name or as a module.
+            value: shaped like the layer's output.
+            kwargs: keyword inputs beside positional ones.
+
+        Returns:
+            The output, computed in the model's own precision.
+
+        Raises:
+            InputError: for a value of another shape.
+        """
         inputs = Inputs.of(x, kwargs)
         with eval_mode(self.model), torch.no_grad():
             captured, node = self.node(at, inputs)
