@@ -127,14 +127,14 @@ class Reference:
         right = right[(right > 0) & torch.isfinite(right)]
         typical = float(right.median()) if len(right) else 0.0
         names = [n for name in layers for n in (*rev.upstream(name), *rev.frozen(name))]
-        found = {name: gatherer.variation(typical) for name, gatherer in gathered.items()}
-        still = [name for name, v in found.items() if v.variance <= _STILL * float(v.mean.square().mean())]
+        variations = {name: gatherer.variation(typical) for name, gatherer in gathered.items()}
+        still = [name for name, v in variations.items() if v.variance <= _STILL * float(v.mean.square().mean())]
         if still and not lenient:
             raise OptionError(
                 f"the features of {still[0]!r} do not vary over these samples; pass others, or another layer"
             )
-        found = {name: v for name, v in found.items() if name not in still}
-        return Reference(found, weights_of(rev.model, names), len(chosen))
+        variations = {name: v for name, v in variations.items() if name not in still}
+        return Reference(variations, weights_of(rev.model, names), len(chosen))
 
     def of(self, layer: str) -> Variation | None:
         """What is known of a layer; None if nothing."""
@@ -201,10 +201,10 @@ class Reference:
                 )
                 for i, (name, fact) in enumerate(facts["layers"].items())
             }  # fmt: skip
-            found = Reference(layers, facts["weights"], facts["samples"])
-            if found.digest != facts["sha256"]:
+            reference = Reference(layers, facts["weights"], facts["samples"])
+            if reference.digest != facts["sha256"]:
                 raise ValueError("its checksum does not fit")
-            return found
+            return reference
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ReferenceMismatchError(f"{str(place)!r} is no reference, or it is damaged: {error}") from error
 
