@@ -1,7 +1,7 @@
 """Runs the tutorials and writes them as notebooks with their output.
 
-A tutorial is a plain script under examples/tutorials in jupytext's percent format: `# %% [markdown]` begins text, `# %%`
-begins code. This writes it to docs/tutorials/NAME.ipynb, run from top to bottom in a folder of its own.
+A tutorial is a plain script under examples/tutorials in jupytext's percent format: `# %% [markdown]` begins text and
+`# %%` code. This writes it to docs/tutorials/NAME.ipynb, run from top to bottom in a folder of its own.
 
     python docs/tools/notebooks.py            # all of them
     python docs/tools/notebooks.py digits     # some
@@ -34,12 +34,14 @@ def read(script: Path) -> NotebookNode:
 
 
 def execute(notebook: NotebookNode) -> NotebookNode:
-    """The same with its output; what a cell prints is kept as one piece."""
+    """The same with its output: what cells print and draw, not what libraries say to stderr about this machine."""
     with tempfile.TemporaryDirectory() as folder:
         NotebookClient(notebook, timeout=600, kernel_name="python3", coalesce_streams=True).execute(cwd=folder)
     notebook.metadata = nbformat.from_dict({"kernelspec": PYTHON})
     for cell in notebook.cells:
         cell.metadata = nbformat.from_dict({})
+        if cell.cell_type == "code":
+            cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
     return notebook
 
 
