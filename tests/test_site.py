@@ -21,31 +21,19 @@ nbformat = pytest.importorskip("nbformat", reason="notebooks need the docs extra
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
 NOTEBOOKS = ROOT / "docs" / "tutorials"
-NOT_NAMES = {"targets", "train"}
-"""Rooms that are public as modules; their public names are shown one by one."""
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("site")
+def test_the_site_builds_strictly_shows_every_public_name_and_loads_from_nowhere(tmp_path: Path) -> None:
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    return out
-
-
-def test_the_site_builds_strictly_and_shows_every_public_name(site: Path) -> None:
-    pages = "".join(p.read_text() for p in (site / "reference").rglob("index.html"))
-    missing = [
-        n for n in frpt.__all__ if not n.startswith("__") and n not in NOT_NAMES and f'id="frpt.{n}"' not in pages
-    ]
-    assert not missing
-
-
-def test_the_site_asks_no_other_server_for_anything(site: Path) -> None:
+    pages = {p.relative_to(tmp_path).as_posix(): p.read_text() for p in tmp_path.rglob("*.html")}
+    reference = "".join(text for name, text in pages.items() if name.startswith("reference/"))
+    names = [name for name in frpt.__all__ if not name.startswith("__")]
+    assert not [name for name in names if f'id="frpt.{name}"' not in reference]
     loads = re.compile(r"<(?:script|img)[^>]+src=\"?https?://|<link[^>]+rel=\"?stylesheet[^>]+href=\"?https?://")
-    assert not [p for p in site.rglob("*.html") if loads.search(p.read_text())]
+    assert not [name for name, text in pages.items() if loads.search(text)]
 
 
 def cells(script: Path) -> list[Any]:

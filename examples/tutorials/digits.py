@@ -85,10 +85,8 @@ names = ["head", "act", "hidden", "second", "first"]
 found = rev.reconstruct(x_test, y_test, at=names)
 for name, rec in found.items():
     need = rec.corrected
-    wins, deviation = (rec.wins & need).sum(), rec.deviation[need].mean()
-    print(
-        f"{name:7} {need.sum()} wrong, {wins} right from their target, {deviation:.3f} away"
-    )
+    wins, away = (rec.wins & need).sum(), rec.deviation[need].mean()
+    print(f"{name:7} {need.sum()} wrong, {wins} right from the target, {away:.3f} away")
 
 # %% [markdown]
 # The label wins from every target. Digits that were right keep their feature, to the
@@ -132,7 +130,7 @@ likely = frpt.Reverser(model, x[:8], reference=ref).reconstruct(
 )
 need = likely.corrected
 wins, deviation = (likely.wins & need).sum(), likely.deviation[need].mean()
-print(f"{need.sum()} wrong, {wins} right from their target, {deviation:.3f} away")
+print(f"{need.sum()} wrong, {wins} right from the target, {deviation:.3f} away")
 
 row = int(order[0])
 maps = {

@@ -143,10 +143,8 @@ for name in layers:
 found = rev.reconstruct(inputs, labels, at=layers)
 for name, rec in found.items():
     need = rec.corrected
-    wins, deviation = (rec.wins & need).sum(), rec.deviation[need].mean()
-    print(
-        f"{name}: {need.sum()} wrong, {wins} right from their target, {deviation:.3f} away"
-    )
+    wins, away = (rec.wins & need).sum(), rec.deviation[need].mean()
+    print(f"{name}: {need.sum()} wrong, {wins} right from the target, {away:.3f} away")
 
 # %% [markdown]
 # ## Which words would have to be read differently?

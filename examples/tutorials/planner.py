@@ -116,7 +116,8 @@ found = rev.reconstruct((image, state), wanted, at=layers)
 for name, rec in found.items():
     away = displacement(rev.run((image, state), name, rec.target), wanted).mean()
     print(
-        f"{name:9} {rec.closed.mean():.1%} closed, deviation {rec.deviation.mean():.2f}, "
+        f"{name:9} {rec.closed.mean():.1%} closed, "
+        f"deviation {rec.deviation.mean():.2f}, "
         f"{away:.3f} m from the right trajectory"
     )
 
