@@ -53,9 +53,9 @@ CASE, VALUES = ["network", "layer", "fault"], ["cos", "left", "wins"]
 HEAD = """# Distance to the truth, case by case
 
 Written by `benchmarks/restore.py`. What is measured and how, and the figure, is in
-[benchmarks](benchmarks.md#the-truth-beside-the-straight-line-to-the-labels-mean). Each cell has three numbers: the cosine
-between the change asked for and the true one, the share of the distance to the true feature that is left, and the
-percentage of samples whose label wins."""
+[benchmarks](benchmarks.md#the-truth-beside-the-straight-line-to-the-labels-mean). Each cell has three numbers: the
+cosine between the change asked for and the true one, the share of the distance to the true feature that is left, and
+the percentage of samples whose label wins."""
 """Opens the page that --markdown writes."""
 
 

@@ -11,8 +11,7 @@ x = (x - 0.1307) / 0.3081
 
 rev = frpt.Reverser(model, x[:8])  # reads the network and changes nothing in it
 rec = rev.reconstruct(x, y, at="stage1")
-wrong = rec.corrected
-print(f"the network is wrong about {wrong.sum()} of {len(y)} digits")
+print(f"the network is wrong about {rec.corrected.sum()} of {len(y)} digits")
 right = rev.run(x, "stage1", rec.target).argmax(1) == y
 print(f"run on from the targets it is right about {right.sum()} of {len(y)}")
-print(f"to get there, the features of the {wrong.sum()} digits move by {rec.deviation[wrong].mean():.1%} of their norm")
+print(f"for that, features of the wrong ones move by {rec.deviation[rec.corrected].mean():.1%} of their norm")
