@@ -75,4 +75,4 @@ bench-diagnose: $(READY)
 	$(BIN)/python benchmarks/diagnose.py
 
 clean:
-	rm -rf $(VENV) build/site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build/site .mypy_cache .ruff_cache examples/tutorials/.ruff_cache .pytest_cache
