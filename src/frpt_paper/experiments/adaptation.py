@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-import frpt
 from frpt import stats
 from frpt.errors import OptionError
 from frpt_paper.experiments.corruptions import KINDS, corrupted
 from frpt_paper.experiments.workbench import ExperimentReport, Workbench
 from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, PostTrainingJob, seed_of
-from frpt_paper.runs.lab import Lab, layer_of
+from frpt_paper.runs.lab import Lab, layer_of, post_trained
 from frpt_paper.runs.runs_table import Row
 from frpt_paper.tables import figures
 from frpt_paper.tables.printed import Cell, PrintedTable, interval
@@ -38,7 +37,7 @@ STRENGTHS = {"small": (4,), "paper": (2, 4)}
 TEST_SEED = 1
 """Of the corruption of the test split; training samples have the run's own."""
 _TARGETS = {ANCHOR: "anchor", ONLINE: "online"}
-"""Arm → ``targets`` of ``frpt.post_train``, which writes targets once by default."""
+"""Arm → ``targets`` of ``frpt.post_train``; without, targets are written once before the run."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +91,9 @@ def run(lab: Lab, job: AdaptationJob) -> list[Row]:
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed_of(job.seed, job.size)))
     x, y = corrupted(train.select(order[: job.size]), job.corruption, job.strength, job.seed)
     before = {"new": _before(lab, _start(job), job.corruption, job.strength), "old": _before(lab, _start(job), "", 0)}
-    result = frpt.post_train(
-        rev.model, TensorDataset(x, y), layer_of(rev.model, job), targets=_TARGETS.get(job.arm), c_rec=job.c_rec,
-        epochs=job.epochs, seed=job.seed, batch_size=job.batch_size, lr=job.lr, reverser=rev, progress=False,
+    result = post_trained(
+        rev, TensorDataset(x, y), layer_of(rev.model, job), targets=_TARGETS.get(job.arm), c_rec=job.c_rec,
+        epochs=job.epochs, seed=job.seed, batch_size=job.batch_size, lr=job.lr,
     )  # fmt: skip
     row: dict[str, float | int | str | None] = {}
     for name, data in _tests(lab, job).items():
