@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from reconstruct import Basic, Layer, MeanToken, Tokens, seconds
 from torch import Tensor, nn
 
-from frpt.data.digits import digits
+from frpt.data import digits
 from frpt.options import PRESETS
 from frpt.solvers.blocks.mean_jacobian import learn
 from frpt.solvers.blocks.problem import Problem, row_norm, solve, spread
