@@ -1,7 +1,7 @@
 """Another distribution, made by a seed: blur, fog, noise and contrast at strengths 1 to 5, in plain torch.
 
-``adaptation`` and benchmarks/restore.py call it. The kinds are four of ImageNet-C's (Hendrycks and Dietterich, 2019);
-what each strength means in numbers is our choice.
+``adaptation`` and benchmarks/restore.py call it. ImageNet-C (Hendrycks and Dietterich, 2019) has the same kinds; what
+each strength means in numbers is our choice.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from frpt_paper.runs.starting_models import StartingModel, load_model, starting_
 WEIGHT_DECAY = 5e-2
 """Of AdamW in every post-training run: ``frpt.post_train``'s default when the runs in ``results/`` were made."""
 EXAMPLES = 8
-"""Training samples a Reverser is captured with. It learns what is typical of a network from them, so that targets
-depend on their number in the last digits."""
+"""Training samples a Reverser is captured with, as many as it learns blocks' average derivatives from. Another number
+may change targets."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _reverser(
 
 @lru_cache(maxsize=4)
 def _channels_last(rev: frpt.Reverser) -> frpt.Reverser:
-    """The same model laid out channels-last, in which convolutions train faster on CPU; it rounds differently."""
+    """The same model laid out channels-last, as the runs in ``results/`` were made; it rounds differently."""
     model = deepcopy(rev.model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return rev.on(model)
 
