@@ -160,7 +160,7 @@ def _reverser(
 
 @lru_cache(maxsize=4)
 def _channels_last(rev: frpt.Reverser) -> frpt.Reverser:
-    """The same model laid out channels-last, as the runs in ``results/`` were made; it rounds differently."""
+    """The same model laid out channels-last, as most runs in ``results/`` were made; it rounds differently."""
     model = deepcopy(rev.model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return rev.on(model)
 
