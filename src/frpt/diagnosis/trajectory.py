@@ -27,7 +27,10 @@ from frpt.options import Preset
 from frpt.reverser import Reverser
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,12 @@ class Trajectory:
             for layer, d in zip(self.layers, self.deviation[i], strict=True)
         ]
         return pd.DataFrame(rows, columns=["checkpoint", "layer", self.score_name, "deviation"])
+
+    def figure(self, path: str | Path | None = None) -> Figure:
+        """Score against deviation, a panel per layer, with their correlations. path: where to write it, if anywhere."""
+        from frpt.diagnosis.figures.curves import trajectory
+
+        return trajectory(self, path)
 
     def __str__(self) -> str:
         head = ("checkpoint", self.score_name, *self.layers)
