@@ -28,10 +28,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import frpt
-from frpt.train.data import Batch, own_random
-from frpt.train.loop import Loop
-from frpt.train.settings import Settings
-from frpt.train.setup import Job, Targets, prepare
+from frpt.datasets.seeds import own_random
+from frpt.train.batches import TrainingBatch
+from frpt.train.post import Loop
+from frpt.train.prepare import Request, Targets, prepare
 
 BARS = {"offline": 1.1, "online": 2.5}
 
@@ -77,11 +77,11 @@ def pretrained(model: nn.Module, noise: float, wrong: float, lr: float = 1e-3) -
             break
 
 
-def endless(loop: Loop) -> Iterator[Batch]:
+def endless(loop: Loop) -> Iterator[TrainingBatch]:
     while True:
-        loop.at.number = 0
+        loop.position.number = 0
         yield from loop.batches().loader()
-        loop.at.epoch += 1
+        loop.position.epoch += 1
 
 
 def counted(rev: frpt.Reverser) -> list[tuple[float, float]]:
@@ -113,13 +113,14 @@ def ratios(model: nn.Module, data: TensorDataset, at: str, batch: int, rounds: i
         store = frpt.write_targets(rev, data, at, Path(folder), mode="dense", progress=False)
         loops = {}
         for name, (c_rec, targets) in arms.items():
-            settings = Settings(c_rec=c_rec, batch_size=batch, accelerator="cpu", progress=False)
-            job = Job(model, data, at, settings, store if name == "offline" else targets)
-            loops[name] = Loop(prepare(job, stack), stack)
+            how = frpt.Training(batch_size=batch, accelerator="cpu")
+            source = store if name == "offline" else targets
+            request = Request(model, data, at, c_rec, training=how, targets=source, progress=False)
+            loops[name] = Loop(prepare(request, stack), stack)
             loops[name].model.train()
         online = loops["online"].ready.objective.supervision
         assert online is not None
-        seen = counted(online.source.rev)  # type: ignore[attr-defined]
+        seen = counted(online.supply.rev)  # type: ignore[attr-defined]
         feeds = {name: endless(loop) for name, loop in loops.items()}
         for turn in range(rounds + 3):
             for name, loop in loops.items():

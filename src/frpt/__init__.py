@@ -8,7 +8,7 @@ from frpt.reverse.reconstruction import Reconstruction, UnitReport
 from frpt.reverser import Reverser
 from frpt.rules.registry import reverses
 from frpt.targets import TargetDataset, TargetStore, write_targets
-from frpt.train import Comparison, FeatureTap, LossBalance, Metric, Result, compare, freeze, post_train
+from frpt.train import Comparison, FeatureTap, LossBalance, Metric, Result, Training, compare, freeze, post_train
 
 __all__ = [
     "Comparison",
@@ -26,6 +26,7 @@ __all__ = [
     "SolverOptions",
     "TargetDataset",
     "TargetStore",
+    "Training",
     "Trajectory",
     "UnitReport",
     "along_training",

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from frpt import stats
+from frpt.datasets.seeds import stream
 from frpt.errors import OptionError
 from frpt.train import post_train
-from frpt.train.data import stream
-from frpt.train.setup import ANCHOR as FROM_ANCHOR
-from frpt.train.setup import ONLINE as FROM_STEP
+from frpt.train.prepare import ANCHOR as FROM_ANCHOR
+from frpt.train.prepare import ONLINE as FROM_STEP
 from frpt_paper import figures
 from frpt_paper.ablations import dataset_of
 from frpt_paper.bench import Bench, Report
@@ -94,8 +94,8 @@ def run(lab: Lab, job: Adaptation) -> list[Row]:
     targets = {ANCHOR: FROM_ANCHOR, ONLINE: FROM_STEP}.get(job.arm)
     before = {"new": _before(lab, _start(job), job.corruption, job.strength), "old": _before(lab, _start(job), "", 0)}
     result = post_train(
-        rev.model, TensorDataset(x, y), layer_of(rev.model, job), targets=targets, c_rec=job.c_rec, epochs=job.epochs,
-        seed=job.seed, batch_size=job.batch_size, lr=job.lr, reverser=rev, progress=False,
+        rev, TensorDataset(x, y), layer_of(rev.model, job), targets=targets, c_rec=job.c_rec, epochs=job.epochs,
+        seed=job.seed, batch_size=job.batch_size, lr=job.lr, progress=False,
     )  # fmt: skip
     row: dict[str, float | int | str | None] = {}
     for name, data in _tests(lab, job).items():

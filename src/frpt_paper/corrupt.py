@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from frpt.data import Images
+from frpt.datasets.seeds import stream
 from frpt.errors import InputError, OptionError
-from frpt.train.data import stream
 
 STRENGTHS = (1, 2, 3, 4, 5)
 _BLUR = (0.6, 0.9, 1.2, 1.6, 2.2)

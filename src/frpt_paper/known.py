@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from frpt.train.balance import BOUNDS
+from frpt.train.objective import BOUNDS
 from frpt_paper.jobs import Job
 from frpt_paper.results import Row
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from frpt import zoo
 from frpt.data import Images
 from frpt.data.sets import info_of
+from frpt.datasets.seeds import own_random, seed_all
 from frpt.errors import OptionError
-from frpt.train.data import own_random, seed_all
 
 
 @dataclass(frozen=True)

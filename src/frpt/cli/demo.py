@@ -19,7 +19,7 @@ from frpt.diagnosis.text import show
 from frpt.reverser import Reverser
 from frpt.targets import write_targets
 from frpt.train import Comparison, compare
-from frpt.train.compare import BACKPROP
+from frpt.train.comparison import BACKPROP
 from frpt.zoo import simple_cnn
 
 LAYERS = ("stage2", "stage1")

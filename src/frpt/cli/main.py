@@ -13,7 +13,7 @@ from frpt.cli.demo import run_demo
 from frpt.cli.diagnose import diagnose
 from frpt.cli.reproduce import reproduce
 from frpt.cli.shared import InputShape, ModelSpec, Output, PresetName, console, errors, reverser
-from frpt.cli.train import train
+from frpt.cli.train_command import train
 
 app = typer.Typer(
     help="What should this layer have produced for this label?", no_args_is_help=True, pretty_exceptions_enable=False

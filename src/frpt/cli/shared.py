@@ -1,4 +1,7 @@
-"""What all commands share: options, the console, the Reverser they describe, and errors as one line."""
+"""What all commands share: options, the console, the Reverser they describe, and errors as one line.
+
+Every module of ``frpt.cli`` takes its common arguments from here, so that they are called the same everywhere.
+"""
 
 from __future__ import annotations
 
@@ -71,6 +74,7 @@ def reverser(
     embed: str | None = None,
     margin: float | None = None,
 ) -> Reverser:
+    """The Reverser that the arguments of a command describe. shapes: of example inputs, where the model has none."""
     module, inputs = load(model, shapes or [])
     return Reverser(
         module, inputs, output=picker(output), preset=preset, blocks=patterns(blocks), embed=embed, margin=margin

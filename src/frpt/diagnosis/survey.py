@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from torch import nn
 
@@ -14,15 +14,12 @@ from frpt.diagnosis.layers import chosen
 from frpt.diagnosis.look import REFIT, Look
 from frpt.diagnosis.partial import Checkpoint
 from frpt.diagnosis.trust import advise
-from frpt.embed import Embed
 from frpt.errors import OptionError
 from frpt.files.digest import options_of, sha256_of_item, weights_of
 from frpt.files.progress import progress_bar
-from frpt.graph.inputs import Picker
 from frpt.graph.names import OUTPUT
-from frpt.options import Preset
 from frpt.reference import Reference
-from frpt.reverser import Reverser
+from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
 
 _EXAMPLE, _REFERENCE = 8, 512
 """Samples to capture the network with, and to fit a reference to."""
@@ -31,17 +28,11 @@ _BATCH = 1024
 
 
 def diagnose(
-    model: nn.Module,
+    model: nn.Module | Reverser,
     dataset: Any,
     at: str | Sequence[str] | None = None,
     *,
     class_names: Sequence[str] | None = None,
-    preset: str | Preset = "default",
-    embed: str | Embed | None = None,
-    margin: float | None = None,
-    output: Picker = None,
-    class_dim: int | None = None,
-    blocks: str | Sequence[str] | None = None,
     reference: Reference | Literal[False] | None = None,
     samples: int | None = None,
     gallery: int = 48,
@@ -54,23 +45,24 @@ def diagnose(
     seed: int = 0,
     checkpoint: str | Path | None = None,
     progress: bool = True,
+    **options: Unpack[UnmeasuredOptions],
 ) -> Diagnosis:
     """Where a network goes wrong: how far its layers are from what the rest needs, on which samples, and why.
 
-    dataset: map-style, pairs (inputs, label). at: layers, by default the outermost modules; the output is always among
-    them. reference: how features vary; by default one is fitted to 512 of these samples, False does without.
+    model: the network, or a Reverser on it. dataset: map-style, pairs (inputs, label). at: layers, by default the
+    outermost modules; the output is always among them. reference: how features vary; by default the Reverser's, or
+    one fitted to 512 of these samples; False does without.
     samples: look at so many, evenly spaced, instead of all. gallery: samples shown with response maps; pairs:
     confused pairs of classes looked into. mean, std: of the inputs' normalisation, to show them as pictures. layouts:
     "channels_first" or "channels_last" for layers whose axes are taken wrongly. checkpoint: a file that an interrupted
-    diagnosis goes on from. The model is not changed.
+    diagnosis goes on from. options: those of ``Reverser``, where the network was given. The model is not changed.
     """
     _check(samples, gallery, pairs, batch_size)
-    source = Source(dataset, workers, next((p.device for p in model.parameters()), None))
+    network = network_of(model, options)
+    source = Source(dataset, workers, next((p.device for p in network.parameters()), None))
     looked = range(source.count) if samples is None else spread(source.count, samples)
     example = next(iter(source.batches([looked[:_EXAMPLE]], _EXAMPLE)))[1]
-    rev = Reverser(
-        model, example, output=output, preset=preset, embed=embed, margin=margin, class_dim=class_dim, blocks=blocks
-    )
+    rev = make_reverser(model, example, options)
     layers = chosen(rev, at)
     if strange := set(layouts or {}) - set(layers):
         raise OptionError(f"layouts names {', '.join(map(repr, sorted(strange)))}, not among the layers {layers}")
@@ -92,7 +84,7 @@ def diagnose(
     saved.done()
     findings = look.findings(table, faults, trusted)
     return Diagnosis(
-        model=type(model).__name__,
+        model=type(network).__name__,
         preset=rev.preset.name,
         class_names=look.class_names,
         score_name=look.score_name,
@@ -119,10 +111,13 @@ def _with_reference(
     """The Reverser measured by the reference given, by one fitted to the samples themselves, or by none; and which."""
     inner = [name for name in layers if name != OUTPUT]
     if reference is False or rev.preset.nearest is None or not inner:
-        return rev, "none"
+        return rev.measured_by(None), "none"
     if reference is not None:
         reference.check(rev)
         return rev.measured_by(reference), reference.digest
+    if rev.reference is not None:
+        rev.reference.check(rev)
+        return rev, rev.reference.digest
     if source.count < 2:
         return rev, "none"
     own = Reference.of_reverser(rev, source, inner, _REFERENCE, seed, progress, lenient=True)
