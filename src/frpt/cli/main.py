@@ -9,7 +9,6 @@ import typer
 from rich.table import Table
 
 from frpt.cli import targets
-from frpt.cli.demo import run_demo
 from frpt.cli.diagnose import diagnose
 from frpt.cli.reproduce import reproduce
 from frpt.cli.shared import InputShape, ModelSpec, Output, PresetName, console, errors, reverser
@@ -67,5 +66,7 @@ def demo(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the comparison.")] = 3,
 ) -> None:
     """Train the paper's MNIST SimpleCNN on embedded digits, diagnose it, write targets, post-train it in three ways."""
+    from frpt.cli.demo import run_demo
+
     with errors():
         run_demo(console, out, seed, epochs, post_epochs, seeds)
