@@ -20,11 +20,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from frpt.datasets.source import Source, fitting_batch
+from frpt.datasets.labelled import LabelledSamples, fitting_batch
 from frpt.errors import NonFiniteError, OptionError, ReferenceMismatchError
 from frpt.files.atomic import refused, write_atomic
 from frpt.files.digest import weights_of
-from frpt.files.progress import advance, progress_bar
+from frpt.files.progress import Progress
 from frpt.graph.inputs import Inputs, Picker
 from frpt.reverser import Reverser
 from frpt.solvers.variation import Gatherer, Variation
@@ -83,7 +83,7 @@ class Reference:
             >>> ref = frpt.Reference.fit(model, dataset, at=["layer2", "layer3"])  # doctest: +SKIP
             >>> rev = frpt.Reverser(model, x, reference=ref)  # doctest: +SKIP
         """
-        source = Source(dataset, workers, next((p.device for p in model.parameters()), None))
+        source = LabelledSamples(dataset, workers, next((p.device for p in model.parameters()), None))
         example = next(iter(source.batches([range(min(_EXAMPLE, source.count))], _EXAMPLE)))[1]
         rev = Reverser(model, example, output=output)
         return Reference.of_reverser(rev, source, [at] if isinstance(at, str) else at, samples, seed, progress)
@@ -91,7 +91,7 @@ class Reference:
     @staticmethod
     def of_reverser(
         rev: Reverser,
-        source: Source,
+        source: LabelledSamples,
         layers: Sequence[str],
         samples: int,
         seed: int,
@@ -108,8 +108,7 @@ class Reference:
         size = min(fitting_batch(source, map(rev.sample_shape, layers)), _BATCH)
         gathered = {name: Gatherer(torch.Size(rev.sample_shape(name))) for name in layers}
         leads: list[Tensor] = []
-        with progress_bar(progress) as bar:
-            bar.add_task("reference", total=len(chosen), rate="")
+        with Progress("reference", len(chosen), shown=progress) as bar:
             for part, x, y in source.batches([sorted(chosen)], size):
                 Inputs.of(x).check_finite()
                 values, output = rev.values(x, layers)
@@ -120,7 +119,7 @@ class Reference:
                         raise NonFiniteError(f"{name!r} is NaN or infinite for samples {part[0]} to {part[-1]}")
                     labels = None if lead is None else y.long().cpu()
                     gatherer.add(rev.batch_axis(name).front(values[name]), labels)
-                advance(bar, len(part))
+                bar.advance(len(part))
         right = torch.cat(leads) if leads else torch.zeros(0)
         right = right[(right > 0) & torch.isfinite(right)]
         typical = float(right.median()) if len(right) else 0.0

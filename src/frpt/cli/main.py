@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from frpt.cli import targets
+from frpt.cli import targets_command
 from frpt.cli.diagnose import diagnose
 from frpt.cli.reproduce import reproduce
 from frpt.cli.shared import InputShape, ModelSpec, Output, PresetName, console, errors, reverser
@@ -17,7 +17,7 @@ from frpt.cli.train import train
 app = typer.Typer(
     help="What should this layer have produced for this label?", no_args_is_help=True, pretty_exceptions_enable=False
 )
-app.add_typer(targets.app, name="targets")
+app.add_typer(targets_command.app, name="targets")
 app.command()(train)
 app.command()(diagnose)
 app.command()(reproduce)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from frpt.datasets.source import pair, whole_batches
+from frpt.datasets.labelled import pair, whole_batches
 from frpt.errors import InputError, LabelError
 from frpt.graph.inputs import InputLike, Inputs
 from frpt.targets import TargetStore

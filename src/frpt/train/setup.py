@@ -13,12 +13,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from frpt.datasets.source import spread
+from frpt.datasets.labelled import spread
 from frpt.errors import InputError, OptionError, TapError
 from frpt.graph.inputs import Inputs, pick
 from frpt.reverser import Reverser
 from frpt.solvers.blocks.mean_jacobian import SAMPLES
-from frpt.targets import TargetDataset, TargetStore, write_targets
+from frpt.targets import TargetStore, write_targets
 from frpt.train.balance import LossBalance
 from frpt.train.data import MapStyle, as_taken, check_dataset, fetch, on_device
 from frpt.train.devices import make_fabric
@@ -143,8 +143,7 @@ def _store(job: Job, rev: Reverser, fabric: Fabric, stack: ExitStack) -> TargetS
         store = job.targets if isinstance(job.targets, TargetStore) else TargetStore(job.targets)
     else:
         store = _write(job, rev, fabric, stack)
-    store.check(rev, dataset_length=len(job.dataset), at=job.at)
-    TargetDataset(job.dataset, store, job.at)
+    store.check(rev, dataset=job.dataset, at=job.at)
     return store
 
 
