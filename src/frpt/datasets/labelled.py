@@ -18,9 +18,9 @@ from frpt.errors import DataError, InputError
 from frpt.files.digest import label_bytes, sha256_of_item, sha256_of_labels
 
 _LOOKS = 16
-"""Samples that are looked at twice: random augmentation shows at the first already."""
+"""Samples that are looked at twice, to see random augmentation (chosen, not measured)."""
 _BATCH_BYTES = 64 * 2**20
-"""Inputs and features of a batch: what a solver keeps beside them is some ten times as much."""
+"""Inputs and features of a batch, in float32; solvers keep several times as much beside them (chosen, not measured)."""
 
 
 class LabelledSamples:
