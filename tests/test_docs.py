@@ -49,7 +49,7 @@ def test_the_rule_in_contributing_can_be_registered_and_used() -> None:
     try:
         exec(code.group(1), {})
         rev = frpt.Reverser(model, x, margin=0.05)
-        assert [u.choice.rule for u in rev.plan("a").units] == ["linear", "atan"]
+        assert [u.match.rule for u in rev.plan("a").units] == ["linear", "atan"]
         with torch.no_grad():
             y = (model(x).argmax(1) + 1) % 3
         rec = rev.reconstruct(x, y, at="a")
