@@ -1,4 +1,4 @@
-"""The `frpt` command."""
+"""The `frpt` command: layers, plan, demo; the other commands have a module each, which loads what it needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from frpt.cli import targets_command
 from frpt.cli.diagnose import diagnose
 from frpt.cli.reproduce import reproduce
-from frpt.cli.shared import InputShape, ModelSpec, Output, PresetName, console, errors, reverser
+from frpt.cli.shared import Blocks, InputShape, ModelSpec, Output, PresetName, console, errors, reverser
 from frpt.cli.train import train
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ def plan(
     input: InputShape = None,
     output: Output = None,
     preset: PresetName = "default",
-    blocks: Annotated[str | None, typer.Option(help="finest, stages, or module patterns separated by commas.")] = None,
+    blocks: Blocks = None,
 ) -> None:
     """Show the reverse path from the output to a layer: unit, module, op, rule, case, shapes."""
     with errors():

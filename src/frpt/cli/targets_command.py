@@ -1,4 +1,4 @@
-"""`frpt targets`: write, verify, info."""
+"""`frpt targets`: write, verify, info; a thin skin over ``frpt.targets``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ import typer
 from rich.table import Table
 
 from frpt.cli.models import load_data
-from frpt.cli.shared import InputShape, ModelSpec, Output, PresetName, console, errors, reverser
+from frpt.cli.shared import (
+    Blocks,
+    EmbedName,
+    InputShape,
+    Margin,
+    ModelSpec,
+    Output,
+    PresetName,
+    Workers,
+    console,
+    errors,
+    reverser,
+)
 from frpt.errors import OptionError
 from frpt.targets import TargetStore, rewrite_damaged, write_targets
 
@@ -19,10 +31,6 @@ StorePath = Annotated[Path, typer.Argument(metavar="store", help="The directory 
 DataSpec = Annotated[
     str, typer.Option(metavar="package.module:factory", help="A map-style data set of pairs (inputs, label).")
 ]
-EmbedName = Annotated[str | None, typer.Option(help="nearest, max_assign, one_hot or regression.")]
-Margin = Annotated[float | None, typer.Option(help="By how much the label's score shall win.")]
-Blocks = Annotated[str | None, typer.Option(help="finest, stages, or module patterns separated by commas.")]
-Workers = Annotated[int, typer.Option(min=0, help="Processes that load samples.")]
 
 
 @app.command()
