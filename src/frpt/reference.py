@@ -20,11 +20,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from frpt.datasets.source import Source, fitting_batch
+from frpt.datasets.labelled import LabelledSamples, fitting_batch
 from frpt.errors import NonFiniteError, OptionError, ReferenceMismatchError
 from frpt.files.atomic import refused, write_atomic
 from frpt.files.digest import weights_of
-from frpt.files.progress import advance, progress_bar
+from frpt.files.progress import Progress
 from frpt.graph.inputs import Inputs
 from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
 from frpt.solvers.variation import Gatherer, Variation
@@ -87,7 +87,7 @@ class Reference:
             Reference(1; 64 samples)
         """
         network = network_of(model, options)
-        source = Source(dataset, workers, next((p.device for p in network.parameters()), None))
+        source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
         example = next(iter(source.batches([range(min(_EXAMPLE, source.count))], _EXAMPLE)))[1]
         rev = make_reverser(model, example, options)
         return Reference.of_reverser(rev, source, [at] if isinstance(at, str) else at, samples, seed, progress)
@@ -95,7 +95,7 @@ class Reference:
     @staticmethod
     def of_reverser(
         rev: Reverser,
-        source: Source,
+        source: LabelledSamples,
         layers: Sequence[str],
         samples: int,
         seed: int,
@@ -112,8 +112,7 @@ class Reference:
         size = min(fitting_batch(source, map(rev.sample_shape, layers)), _BATCH)
         gathered = {name: Gatherer(torch.Size(rev.sample_shape(name))) for name in layers}
         leads: list[Tensor] = []
-        with progress_bar(progress) as bar:
-            bar.add_task("reference", total=len(chosen), rate="")
+        with Progress("reference", len(chosen), shown=progress) as bar:
             for part, x, y in source.batches([sorted(chosen)], size):
                 Inputs.of(x).check_finite()
                 values, output = rev.values(x, layers)
@@ -124,19 +123,19 @@ class Reference:
                         raise NonFiniteError(f"{name!r} is NaN or infinite for samples {part[0]} to {part[-1]}")
                     labels = None if lead is None else y.long().cpu()
                     gatherer.add(rev.batch_axis(name).front(values[name]), labels)
-                advance(bar, len(part))
+                bar.advance(len(part))
         right = torch.cat(leads) if leads else torch.zeros(0)
         right = right[(right > 0) & torch.isfinite(right)]
         typical = float(right.median()) if len(right) else 0.0
         names = [n for name in layers for n in (*rev.upstream(name), *rev.frozen(name))]
-        found = {name: gatherer.variation(typical) for name, gatherer in gathered.items()}
-        still = [name for name, v in found.items() if v.variance <= _STILL * float(v.mean.square().mean())]
+        variations = {name: gatherer.variation(typical) for name, gatherer in gathered.items()}
+        still = [name for name, v in variations.items() if v.variance <= _STILL * float(v.mean.square().mean())]
         if still and not lenient:
             raise OptionError(
                 f"the features of {still[0]!r} do not vary over these samples; pass others, or another layer"
             )
-        found = {name: v for name, v in found.items() if name not in still}
-        return Reference(found, weights_of(rev.model, names), len(chosen))
+        variations = {name: v for name, v in variations.items() if name not in still}
+        return Reference(variations, weights_of(rev.model, names), len(chosen))
 
     def of(self, layer: str) -> Variation | None:
         """What is known of a layer; None if nothing."""
@@ -203,10 +202,10 @@ class Reference:
                 )
                 for i, (name, fact) in enumerate(facts["layers"].items())
             }  # fmt: skip
-            found = Reference(layers, facts["weights"], facts["samples"])
-            if found.digest != facts["sha256"]:
+            reference = Reference(layers, facts["weights"], facts["samples"])
+            if reference.digest != facts["sha256"]:
                 raise ValueError("its checksum does not fit")
-            return found
+            return reference
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ReferenceMismatchError(f"{str(place)!r} is no reference, or it is damaged: {error}") from error
 

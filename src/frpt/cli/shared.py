@@ -29,6 +29,10 @@ InputShape = Annotated[
 ]
 Output = Annotated[str | None, typer.Option(help="Which tensor of the model's output: a name or an index.")]
 PresetName = Annotated[str, typer.Option(help="default, paper or online.")]
+EmbedName = Annotated[str | None, typer.Option(help="nearest, max_assign, one_hot or regression.")]
+Margin = Annotated[float | None, typer.Option(help="By how much the label's score shall win.")]
+Blocks = Annotated[str | None, typer.Option(help="finest, stages, or module patterns separated by commas.")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes that load samples.")]
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import typer
 
 from frpt.cli.models import load_data, load_model
 from frpt.cli.shared import ModelSpec, Output, console, errors, loaded, picker
-from frpt.train import Training, compare, post_train
 
 Folder = Path | None
 
@@ -53,6 +52,8 @@ def train(
     precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed ...; the model's own.")] = None,
 ) -> None:
     """Post-train the part of a model before a layer; run again after an interruption with --partial, it goes on."""
+    from frpt.train import Training, compare, post_train  # lightning_fabric loads with this command only
+
     with errors():
         trained, tests = _data(data, val)
         source = load_model(model) if weights is None else loaded(load_model(model), weights)

@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 
 from torch import nn
 
-from frpt.datasets.source import Source, fitting_batch, spread
+from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
 from frpt.diagnosis.findings import Diagnosis
 from frpt.diagnosis.layers import chosen
 from frpt.diagnosis.look import REFIT, Look
@@ -16,7 +16,7 @@ from frpt.diagnosis.partial import Checkpoint
 from frpt.diagnosis.trust import advise
 from frpt.errors import OptionError
 from frpt.files.digest import options_of, sha256_of_item, weights_of
-from frpt.files.progress import progress_bar
+from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reference import Reference
 from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
@@ -59,7 +59,7 @@ def diagnose(
     """
     _check(samples, gallery, pairs, batch_size)
     network = network_of(model, options)
-    source = Source(dataset, workers, next((p.device for p in network.parameters()), None))
+    source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
     looked = range(source.count) if samples is None else spread(source.count, samples)
     example = next(iter(source.batches([looked[:_EXAMPLE]], _EXAMPLE)))[1]
     rev = make_reverser(model, example, options)
@@ -70,15 +70,14 @@ def diagnose(
     size = batch_size or fitting_batch(source, map(rev.sample_shape, layers), _BATCH)
     look = Look(rev, source, layers, layouts, class_names)
     saved = Checkpoint(checkpoint, {**_settings(rev, source, layers, looked, size), "reference": measure})
-    with progress_bar(progress) as bar:
-        task = bar.add_task("diagnosing", total=len(looked), rate="")
+    with Progress("diagnosing", len(looked), shown=progress) as bar:
         table = look.over(looked, size, bar, saved)
         confusion = look.confusion(table)
-        bar.update(task, description="trust")
+        bar.describe("trust")
         trusted = look.trust(table, seed)
-        bar.update(task, description="ranking layers")
+        bar.describe("ranking layers")
         faults = look.faults(looked, min(size, REFIT), seed)
-        bar.update(task, description="response maps")
+        bar.describe("response maps")
         shown = look.gallery(table, gallery, mean, std)
         confused = look.pairs(table, confusion, pairs)
     saved.done()
@@ -102,7 +101,7 @@ def diagnose(
 
 def _with_reference(
     rev: Reverser,
-    source: Source,
+    source: LabelledSamples,
     layers: Sequence[str],
     reference: Reference | Literal[False] | None,
     seed: int,
@@ -124,7 +123,9 @@ def _with_reference(
     return rev.measured_by(own), f"{_REFERENCE} samples, seed {seed}"
 
 
-def _settings(rev: Reverser, source: Source, layers: Sequence[str], looked: Sequence[int], size: int) -> dict[str, Any]:
+def _settings(
+    rev: Reverser, source: LabelledSamples, layers: Sequence[str], looked: Sequence[int], size: int
+) -> dict[str, Any]:
     """What a saved diagnosis belongs to."""
     weights = weights_of(rev.model)
     first, last = (sha256_of_item(source.item(i)[0]) for i in (looked[0], looked[-1]))

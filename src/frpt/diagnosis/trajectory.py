@@ -9,17 +9,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-from rich.progress import Progress
 from scipy import stats
 from torch import nn
 
 from frpt.common.text import table
-from frpt.datasets.source import Source
+from frpt.datasets.labelled import LabelledSamples
 from frpt.diagnosis.checkpoints import Checkpoint, named, weights
 from frpt.diagnosis.findings import Array
 from frpt.diagnosis.score import scored
 from frpt.errors import OptionError, UnknownLayerError
-from frpt.files.progress import advance, progress_bar
+from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
 
@@ -115,13 +114,12 @@ def along_training(
     for name, checkpoint in given.items():  # all of them before any work
         weights(name, checkpoint, copy)
     first = next((p for p in copy.parameters()), None)
-    source = Source(dataset, workers, None if first is None else first.device)
+    source = LabelledSamples(dataset, workers, None if first is None else first.device)
     example = next(iter(source.batches([range(min(batch_size, source.count))], batch_size)))[1]
     measured = []
-    with progress_bar(progress) as bar:
-        task = bar.add_task("", total=len(given) * source.count, rate="")
+    with Progress("", len(given) * source.count, shown=progress) as bar:
         for name, checkpoint in given.items():
-            bar.update(task, description=name)
+            bar.describe(name)
             copy.load_state_dict(weights(name, checkpoint, copy))
             if isinstance(model, Reverser):
                 rev = model.on(copy).measured_by(None)
@@ -152,7 +150,7 @@ class _Sums:
         return np.array([self.deviations[n] / self.corrected if self.corrected else math.nan for n in layers])
 
 
-def _measure(rev: Reverser, source: Source, layers: list[str], batch_size: int, bar: Progress) -> _Sums:
+def _measure(rev: Reverser, source: LabelledSamples, layers: list[str], batch_size: int, bar: Progress) -> _Sums:
     sums = _Sums(deviations=dict.fromkeys(layers, 0.0))
     for part, x, y in source.batches([range(source.count)], batch_size):
         found = rev.reconstruct(x, y, at=[OUTPUT, *(n for n in layers if n != OUTPUT)])
@@ -161,5 +159,5 @@ def _measure(rev: Reverser, source: Source, layers: list[str], batch_size: int, 
         sums.corrected += int(found[OUTPUT].corrected.sum())
         for layer in layers:
             sums.deviations[layer] += float(found[layer].deviation[found[layer].corrected].sum())
-        advance(bar, len(part))
+        bar.advance(len(part))
     return sums

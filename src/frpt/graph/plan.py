@@ -173,13 +173,13 @@ def _patterns(captured: Captured, cuts: Sequence[Node], blocks: str | Sequence[s
         return []
     if blocks != STAGES:
         raise OptionError(f"blocks must be {FINEST!r}, {STAGES!r} or a list of module patterns, got {blocks!r}")
-    found = []
+    paths = []
     for a, b in pairwise(cuts):
         gap = [n for n in captured.nodes if captured.order[a] < captured.order[n] <= captured.order[b]]
         ops = [n for n in gap if n in captured.from_input and is_float(n) and op_name(n) != "getitem"]
         if len(ops) > 1 and (path := _common_path(ops)):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def non_differentiable(unit: Unit) -> list[tuple[str, str]]:

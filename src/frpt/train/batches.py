@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from frpt.datasets.labelled import pair, whole_batches
 from frpt.datasets.seeds import seed_all, stream
-from frpt.datasets.source import pair, whole_batches
 from frpt.errors import InputError, LabelError
 from frpt.graph.inputs import InputLike, Inputs
 from frpt.targets import TargetStore

@@ -6,7 +6,6 @@ continues where a run was stopped to the same numbers: nothing random depends on
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from torch.optim import AdamW, Optimizer
 
 from frpt.datasets.seeds import own_random, seed_all
 from frpt.errors import NonFiniteError, OptionError
-from frpt.files.digest import weights_of
+from frpt.files.digest import sha256_of_json, weights_of
 from frpt.graph.inputs import pick
 from frpt.reverser import Layer, Reverser, ReverserOptions, layer_name, network_of
 from frpt.train.batches import Batches, TrainingBatch, order
@@ -313,4 +312,4 @@ class Loop:
 
 def _digest_of(model: nn.Module) -> str:
     """sha256 over all parameters and buffers, with their names."""
-    return hashlib.sha256(repr(sorted(weights_of(model).items())).encode()).hexdigest()
+    return sha256_of_json(weights_of(model))

@@ -18,13 +18,13 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from frpt.datasets.source import spread
+from frpt.datasets.labelled import spread
 from frpt.errors import InputError, OptionError, TapError
 from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.reverser import Reverser, ReverserOptions, make_reverser
 from frpt.solvers.blocks.mean_jacobian import SAMPLES
 from frpt.solvers.variation import check_known
-from frpt.targets import TargetDataset, TargetStore, write_targets
+from frpt.targets import TargetStore, write_targets
 from frpt.train.batches import MapStyle, as_taken, check_dataset, fetch, on_device
 from frpt.train.frozen import Frozen, freeze
 from frpt.train.metrics import Metric, check_labels, metric_of, task_loss
@@ -198,8 +198,7 @@ def _store(request: Request, rev: Reverser, fabric: Fabric, stack: ExitStack) ->
         store = request.targets if isinstance(request.targets, TargetStore) else TargetStore(request.targets)
     else:
         store = _write(request, rev, fabric, stack)
-    store.check(rev, dataset_length=len(request.dataset), at=request.at)
-    TargetDataset(request.dataset, store, request.at)
+    store.check(rev, dataset=request.dataset, at=request.at)
     return store
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from safetensors.torch import save
 from torch import nn
 
 from frpt.common.text import html_table, table
 from frpt.errors import OptionError
 from frpt.files.atomic import write_atomic
+from frpt.files.progress import Progress
 from frpt.train.objective import BOUNDS, Losses
 
 if TYPE_CHECKING:
@@ -208,34 +208,26 @@ class RunLog:
     """Progress bar, CSV file and TensorBoard of the first process; nothing for the others. A resumed run goes on."""
 
     def __init__(self, title: str, epochs: int, samples: int, log_dir: Path | None, progress: bool, main: bool) -> None:
-        self._bar: Progress | None = None
-        self._task = TaskID(0)
+        self._shown = progress and main
+        self._bar = Progress(title, epochs * samples, shown=self._shown, transient=True)
         self._epochs, self._samples, self._title = epochs, samples, title
         self._folder = log_dir if main else None
         self._board: Any = None
-        if progress and main:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"),
-                       TimeRemainingColumn(), TextColumn("{task.fields[state]}"))  # fmt: skip
-            self._bar = Progress(*columns, transient=True)
-            self._task = self._bar.add_task(title, total=epochs * samples, rate="", state="")
 
     def __enter__(self) -> RunLog:
-        if self._bar is not None:
-            self._bar.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.__exit__(kind, error, trace)
         if self._board is not None:
             self._board.close()
 
     def begin(self, epoch: int, seen: int, step: int, history: Sequence[Epoch]) -> None:
         """Start, or go on after ``seen`` samples of an epoch (from 0)."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=epoch * self._samples + seen)
+        self._bar.jump_to(epoch * self._samples + seen)
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._board = _board(self._folder, step)
@@ -243,15 +235,10 @@ class RunLog:
 
     def step(self, epoch: int, step: int, samples: int, losses: Losses) -> None:
         """One step more, of so many samples."""
-        if self._bar is not None:
-            speed = self._bar.tasks[0].speed
-            self._bar.update(
-                self._task,
-                advance=samples,
-                description=f"{self._title} epoch {epoch + 1}/{self._epochs}",
-                rate=f"{speed:,.0f} samples/s" if speed else "",
-                state=f"task {losses.task:.3g}" + (f" rec {losses.rec:.3g}" if losses.rec is not None else ""),
-            )
+        if self._shown:  # a bar that nobody sees would still add up its rate, in every step
+            rec = "" if losses.rec is None else f" rec {losses.rec:.3g}"
+            self._bar.describe(f"{self._title} epoch {epoch + 1}/{self._epochs}")
+            self._bar.advance(samples, f"task {losses.task:.3g}{rec}")
         if self._board is not None:
             self._board.add_scalar("step/task_loss", losses.task, step)
             if losses.rec is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from frpt.errors import PartialError
-from frpt.files.atomic import sync
+from frpt.files.atomic import staged
 
 FORMAT = 2
 _STATE = re.compile(r"state-(\d{10})")
@@ -68,20 +67,13 @@ class Partial:
         tensors: dict[str, Tensor] = {}
         tree = pack(state, tensors)
         final = self.folder / f"state-{number:010d}"
-        part = self.folder / f".state-{number:010d}.{os.getpid()}"
         try:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-            save_file(tensors, part / "tensors.safetensors")
-            (part / "state.json").write_text(json.dumps({"format": FORMAT, "state": tree}, allow_nan=True))
-            for file in part.iterdir():
-                sync(file)
-            if final.exists():
-                shutil.rmtree(final)
-            os.rename(part, final)
-            sync(self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with staged(final) as part:
+                part.mkdir()
+                save_file(tensors, part / "tensors.safetensors")
+                (part / "state.json").write_text(json.dumps({"format": FORMAT, "state": tree}, allow_nan=True))
         except (OSError, SafetensorError) as error:
-            shutil.rmtree(part, ignore_errors=True)
             kept = self.newest()
             raise PartialError(
                 f"the half-done run could not be written to {self.folder}: {error}. "
@@ -89,7 +81,7 @@ class Partial:
                 + "Make room or choose another directory, and start again: training continues from there."
             ) from error
         for old in self.folder.iterdir():
-            if old != final and (_STATE.fullmatch(old.name) or old.name.startswith(".state-")):
+            if old != final and _STATE.match(old.name):  # states before this one, and what killed processes have left
                 shutil.rmtree(old, ignore_errors=True)
 
     def newest(self) -> Path | None:
