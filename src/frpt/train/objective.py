@@ -33,9 +33,7 @@ BOUNDS = (1e-5, 10.0)
 def check_c_rec(c_rec: float) -> float:
     """c_rec as a float in [0, 1]."""
     if isinstance(c_rec, bool) or not isinstance(c_rec, int | float) or not 0 <= c_rec <= 1:
-        raise OptionError(
-            f"c_rec must be a number in [0, 1] (0: plain back-propagation), got {c_rec!r}; the paper uses 0.1 to 1"
-        )
+        raise OptionError(f"c_rec must be a number in [0, 1] (0: plain back-propagation), got {c_rec!r}")
     return float(c_rec)
 
 
@@ -209,7 +207,7 @@ class Supervision:
 
     def loss(self, call: Inputs, batch: TrainingBatch, labels: Tensor) -> tuple[Tensor, Tensor]:
         """(MSE(a*, â), mean relative deviation ‖â − a*‖/‖a*‖) of a batch whose forward pass was just made."""
-        value = self.tap.value
+        value = self.tap.value  # in half precision under mixed precision, where squares overflow and targets are coarse
         feature = self.axis.front(value if value.dtype.itemsize >= 4 else value.float())
         target = self.supply.target(call, labels, feature, batch.target, batch.present).to(feature.dtype)
         with torch.no_grad():

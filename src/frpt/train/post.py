@@ -151,7 +151,7 @@ class Loop:
         optimizer = self._make_optimizer()
         schedule = self.training.schedule
         self.schedule = None if schedule is None else schedule(optimizer, self.per_epoch * self.training.epochs)
-        self.raw = optimizer
+        self.raw = optimizer  # as the user's schedule and a saved state know it; fabric wraps it for its own precision
         self.model, self.optimizer = self.fabric.setup(ready.model, optimizer)
         self.position = Position()
         folder = ready.request.places.partial
