@@ -107,9 +107,13 @@ class Request:
         return self.options.get("output") if self.reverser is None else self.reverser.output
 
     def reverser_on(self, model: nn.Module, example: Inputs) -> Reverser:
-        """The Reverser given, or one with the options given; for targets of every step the quick preset by default."""
+        """The Reverser given, or one on the model with the options given. Online targets: by default the quick preset.
+
+        A Reverser on another device than the model is made again on the model.
+        """
         if self.reverser is not None:
-            return self.reverser
+            there, here = (next(m.parameters()).device for m in (self.reverser.model, model))
+            return self.reverser if there == here else self.reverser.on(model)
         options = self.options.copy()
         if options.get("preset") is None:
             options["preset"] = ONLINE if self.targets == ONLINE else "default"
@@ -146,8 +150,6 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
         _, labels = fetch(request.val, spread(len(request.val), _LOOKS))
         check_labels(labels, out[:1].expand(len(labels), *out.shape[1:]), "the validation set")
     rev = request.reverser_on(model, example)
-    if next(rev.model.parameters()).device != fabric.device:
-        rev = rev.on(model)
     _check_tap(model, rev, at, example, out)
     frozen = freeze(model, rev, at)
     stack.callback(frozen.restore)
