@@ -2,7 +2,17 @@
 
 from frpt import data, embed, errors, ops, stats, targets, train, zoo
 from frpt.diagnosis import Diagnosis, Trajectory, along_training, diagnose
-from frpt.options import Gate, NearestOptions, Preset, SolverOptions
+from frpt.options import (
+    Bounded,
+    Composite,
+    Convolutions,
+    Gate,
+    LikeliestWinning,
+    Limits,
+    NearestWinning,
+    Preset,
+    Reach,
+)
 from frpt.reference import Reference
 from frpt.reverse.reconstruction import Reconstruction, UnitReport
 from frpt.reverser import Reverser
@@ -11,19 +21,24 @@ from frpt.targets import TargetDataset, TargetStore, write_targets
 from frpt.train import Comparison, FeatureTap, LossBalance, Metric, Result, compare, freeze, post_train
 
 __all__ = [
+    "Bounded",
     "Comparison",
+    "Composite",
+    "Convolutions",
     "Diagnosis",
     "FeatureTap",
     "Gate",
+    "LikeliestWinning",
+    "Limits",
     "LossBalance",
     "Metric",
-    "NearestOptions",
+    "NearestWinning",
     "Preset",
+    "Reach",
     "Reconstruction",
     "Reference",
     "Result",
     "Reverser",
-    "SolverOptions",
     "TargetDataset",
     "TargetStore",
     "Trajectory",

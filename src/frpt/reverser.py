@@ -263,7 +263,7 @@ class Reverser:
         for key in ((kind, None), (kind, inputs.batch)):
             if key in self._captures:
                 return self._captures[key]
-        found = Network(capture(self.model, inputs, self.output), inputs)
+        found = Network(capture(self.model, inputs, self.output), inputs, self.preset.composite.mean_jacobian)
         self._captures[(kind, None if found.captured.dynamic else inputs.batch)] = found
         return found
 
@@ -283,6 +283,7 @@ class Reverser:
         call = planned_call(unit, lambda n: captured.weight(n) if n in captured.weights else n.meta.get("val"))
         rule = None if call is None else rule_for(call, self.preset.rules)
         if call is not None and rule is not None:
-            case, note = (rule.case, rule.note)
-            return Choice(rule.name, case(call) if case else "", note(call, self.preset) if note else "")
-        return Choice("composite", note=self.preset.solver.composite)
+            chosen = rule.choose(call, self.preset) if rule.choose else None
+            note = "" if chosen is None else str(chosen)
+            return Choice(rule.name, rule.case(call) if rule.case else "", note, chosen)
+        return Choice("composite", note=self.preset.composite.method)

@@ -17,7 +17,7 @@ from frpt.data import Images, load
 from frpt.embed import Embed
 from frpt.errors import OptionError
 from frpt.reverser import Reverser
-from frpt.solvers.blocks.mean_jacobian import SAMPLES
+from frpt.solvers.blocks.mean_jacobian import MeanJacobian
 from frpt.targets import write_targets
 from frpt.train import post_train
 from frpt.train.settings import Settings
@@ -143,7 +143,7 @@ def _unchanged(output: Tensor, labels: Tensor) -> Tensor:
 def _reverser(lab: Lab, dataset: str, model: str, checkpoint: str, preset: str, embed: str | Embed) -> Reverser:
     start = load_start(lab.checkpoints / f"{checkpoint}.safetensors", model, dataset)
     data = lab.split(dataset, "train")
-    return Reverser(start, data.take(torch.arange(min(SAMPLES, len(data))))[0], preset=preset, embed=embed)
+    return Reverser(start, data.take(torch.arange(min(MeanJacobian.samples, len(data))))[0], preset=preset, embed=embed)
 
 
 @lru_cache(maxsize=4)

@@ -96,7 +96,7 @@ def test_fixed_point_of_one_sample(case: Case, model: torch.dtype, solver: torch
         pytest.skip("one output for the whole batch")
     site = built(case, model, solver)
     met, moved = torch.tensor([0]), torch.tensor([1])
-    target = site.at.output.put(site.output, moved, site.at.output.take(site.output, moved) + 0.25)
+    target = site.axes.output.put(site.output, moved, site.axes.output.take(site.output, moved) + 0.25)
     solution = solve(case, site, target)
     assert torch.equal(BatchAxis().take(solution.value, met), BatchAxis().take(site.anchor, met))
 
@@ -151,7 +151,7 @@ def test_dtype_shape_and_report(case: Case, model: torch.dtype, solver: torch.dt
     assert solution.value.dtype == solver
     assert solution.value.shape == site.anchor.shape
     count = len(site.anchor)
-    for name in ("fallback", "iterations", "ccp", "ccp_before", "deviation"):
+    for name in ("fallback", "iterations"):
         assert getattr(solution, name).shape == (count,), name
     assert solution.fallback.dtype == torch.bool
     assert not solution.iterations.is_floating_point()
@@ -175,7 +175,7 @@ def test_samples_folded_into_the_batch_axis(case: Case) -> None:
     site = built(case, DOUBLE, DOUBLE)
     if case.scalar or case.output != BatchAxis():
         pytest.skip("the output's axis 0 is not the batch")
-    folded = replace(site, at=UnitAxes(*[BatchAxis(inner=len(site.anchor))] * 2))
+    folded = replace(site, axes=UnitAxes(*[BatchAxis(inner=len(site.anchor))] * 2))
     _, target = nudged(case, site)
     solution = solve(case, folded, target)
     assert solution.fallback.shape == solution.iterations.shape == (1,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ class Choice:
     rule: str
     case: str = ""
     note: str = ""
+    chosen: Any = None
+    """What the rule's ``choose`` returned; the note is its text."""
 
 
 @dataclass(frozen=True, eq=False)

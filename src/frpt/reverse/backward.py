@@ -27,18 +27,18 @@ from frpt.reverse.reconstruction import Reconstruction, UnitReport, deviation_of
 from frpt.rules import rule_for
 from frpt.rules.conv import absorbs
 from frpt.rules.registry import Call, Site, bind
-from frpt.solvers.base import UNBOUNDED, Range, Solution, UnitAxes
-from frpt.solvers.blocks.mean_jacobian import SAMPLES, Stationary, learn
-from frpt.solvers.blocks.problem import BlockFunction, Problem, chosen, solve
+from frpt.solvers.base import UNBOUNDED, Measured, Range, Solution, UnitAxes
+from frpt.solvers.blocks.mean_jacobian import MeanJacobian, Stationary
+from frpt.solvers.blocks.problem import BlockFunction, Problem
 
 
 class Network:
     """A captured graph with its names, plans, ranges and what is prepared per unit."""
 
-    def __init__(self, captured: Captured, inputs: Inputs) -> None:
-        self.captured = captured
+    def __init__(self, captured: Captured, inputs: Inputs, learner: MeanJacobian = MeanJacobian()) -> None:
+        self.captured, self.learner = captured, learner
         self.inputs = inputs.first(2) if captured.dynamic else inputs
-        self.typical = inputs.first(SAMPLES) if captured.dynamic else inputs
+        self.typical = inputs.first(learner.samples) if captured.dynamic else inputs
         self.names = Names(captured)
         self.plans: dict[str, Plan] = {}
         self._ranges = ranges(captured.nodes)
@@ -58,7 +58,7 @@ class Network:
             record = Record(self.captured, self.typical, {unit.source, unit.sink, *unit.side})
             everyone = torch.arange(record.batch, device=record.values[unit.source].device)
             fn, anchor, output, _ = record.block(unit, everyone)
-            self._stationary[key] = learn(fn, anchor, output)
+            self._stationary[key] = self.learner.learn(fn, anchor, output)
         return self._stationary[key]
 
 
@@ -90,7 +90,7 @@ class Walk:
         samples = self.record.batch_axis(self.captured.output)
         self.corrected = samples.rows(target != output).any(1)
         self.index = self.corrected.nonzero().squeeze(1)
-        self.dtype = self.preset.solver.dtype
+        self.dtype = self.preset.dtype
         self.start = samples.take(target, self.index).to(self.dtype)
         self._reports: dict[tuple[Node, ...], UnitReport] = {}
         self._targets: dict[tuple[Node, ...], Tensor] = {(self.captured.output,): self.start}
@@ -131,7 +131,7 @@ class Walk:
             reports.append(self._reports[key])
         return reports, self._targets[key]
 
-    def solve(self, unit: Unit, target: Tensor, index: Tensor) -> Solution:
+    def solve(self, unit: Unit, target: Tensor, index: Tensor) -> Measured:
         """One unit, for the samples ``index``."""
         at = UnitAxes(self.record.batch_axis(unit.source), self.record.batch_axis(unit.sink))
         anchor, output = self.record.taken(unit.source, index), self.record.taken(unit.sink, index)
@@ -148,6 +148,7 @@ class Walk:
                 at,
                 self.found.range(unit.source, self.preset),
                 cache,
+                unit.choice.chosen,
             )
             solution = rule.solve(site, target)
             after = call.forward(solution.value.to(anchor.dtype))
@@ -159,24 +160,23 @@ class Walk:
     def _composite(self, unit: Unit, target: Tensor, index: Tensor) -> tuple[Solution, Tensor]:
         """The block between two cut points, solved iteratively on its sub-graph."""
         problem, at, block = self._problem(unit, target, index)
-        name = chosen(problem, self.preset.solver.composite)
-        if name == "secant":
+        solver = self.preset.composite
+        if solver.chosen(problem) == "secant":
             problem = replace(problem, stationary=self.found.stationary(unit))
-        answer = solve(problem, name)
-        everyone = torch.arange(len(answer.value), device=target.device)
-        after = at.output.back(block(answer.value, everyone))
-        value = at.input.back(answer.value).to(self.dtype)
-        return Solution.of(value, len(answer.value), answer.fallback, answer.iterations), after
+        solution = solver.solve(problem)
+        everyone = torch.arange(len(solution.value), device=target.device)
+        after = at.output.back(block(solution.value, everyone))
+        return replace(solution, value=at.input.back(solution.value).to(self.dtype)), after
 
     def _problem(self, unit: Unit, target: Tensor, index: Tensor) -> tuple[Problem, UnitAxes, BlockFunction]:
         """A unit as a problem with samples first, evaluated in the model's precision (float32 between steps)."""
         fn, anchor, output, at = self.record.block(unit, index)
         wanted = at.output.front(target).to(anchor.dtype)
         within = self.found.range(unit.source, self.preset)
+        limits = self.preset.composite.limits
         problem = Problem(
-            fn, anchor, wanted, output, self.preset.gate, self.preset.solver, within,
-            repeats=self.captured.dynamic, batch=self.batch,
-            clock=Clock(unit.where, self.preset.solver.seconds, self.found.told),
+            fn, anchor, wanted, output, self.preset.gate, limits, within,
+            repeats=self.captured.dynamic, batch=self.batch, clock=Clock(unit.where, limits.seconds, self.found.told),
         )  # fmt: skip
         return problem, at, fn
 

@@ -21,14 +21,14 @@ from frpt.embed import Embedder
 from frpt.errors import ReferenceMismatchError
 from frpt.graph.inputs import Inputs
 from frpt.graph.plan import Plan, Unit
-from frpt.options import NearestOptions, Preset
+from frpt.options import NearestWinning, Preset
 from frpt.reverse.backward import Network, Walk, check_finite
 from frpt.reverse.forward import Record
 from frpt.reverse.reconstruction import Reconstruction, UnitReport, deviation_of
-from frpt.solvers import likeliest, nearest
-from frpt.solvers.blocks.problem import Problem, row_norm
-from frpt.solvers.blocks.reach import Aim, reach, reach_within
-from frpt.solvers.nearest import Contest, Winner
+from frpt.solvers.base import row_norm
+from frpt.solvers.blocks.problem import Problem
+from frpt.solvers.blocks.reach import Aim
+from frpt.solvers.nearest import Contest, Winning
 from frpt.solvers.variation import Variation, Variations
 
 _FORWARD, _BACKWARD = 0.35, 0.65
@@ -52,7 +52,7 @@ class Nearest:
         reference: Variations | None = None,
     ) -> None:
         assert preset.nearest is not None
-        self.options: NearestOptions = preset.nearest
+        self.options: NearestWinning = preset.nearest
         self.network, self.preset, self.embedder, self.inputs = network, preset, embedder, inputs
         self.gate = replace(preset.gate, deviation=min(preset.gate.deviation, self.options.farthest))
         self.captured = network.captured
@@ -129,41 +129,35 @@ class Nearest:
         )  # fmt: skip
         variation = self._variation(plan)
 
-        def solved(contest: Contest) -> Winner:
+        def solved(contest: Contest) -> Winning:
             if variation is None:
-                return nearest.solve(contest, self.options)
-            return likeliest.solve(contest, variation, self.options)
+                return self.options.solve(contest)
+            return self.preset.likeliest.solve(contest, variation, self.options)
 
         found = solved(contest)
         lost = (~found.wins).nonzero().squeeze(1)
         if self.embedder.margin and len(lost):  # not by that margin: then by a hair
             hair = replace(self.embedder, margin=None).margins(self.outputs.front(self.output))[self.index[lost]]
-            more = solved(replace(contest.part(lost), margin=hair.to(anchor.dtype)))
-            found = replace(
-                found,
-                value=found.value.index_copy(0, lost, more.value),
-                forwards=found.forwards.index_add(0, lost, more.forwards),
-                backwards=found.backwards.index_add(0, lost, more.backwards),
-            )
+            found = found.put(lost, solved(replace(contest.part(lost), margin=hair.to(anchor.dtype))))
         value, out = self._verified(path, at.input.back(found.value).to(self.record.values[path.source].dtype))
-        return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.backwards.double()
+        return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.iterations.double()
 
     def _reaching(self, plan: Plan, path: Unit) -> tuple[Tensor, Tensor, Tensor]:
         """Many labels a sample, or an output target: as near to it as the path gets."""
         fn, anchor, output, at = self.record.block(path, self.index)
-        solver = replace(self.preset.solver, iterations=self.preset.solver.path_iterations)
+        solver, limits = self.preset.reach, self.preset.composite.limits
         target = at.output.front(self.outputs.take(self.target, self.index)).to(anchor.dtype)
         problem = Problem(
-            fn, anchor, target, output, self.gate, solver, self.network.range(path.source, self.preset),
-            repeats=self.captured.dynamic, closed=self.preset.stop_at,
-            clock=Clock(path.where, solver.seconds, self.network.told),
+            fn, anchor, target, output, self.gate, replace(limits, iterations=solver.iterations),
+            self.network.range(path.source, self.preset), repeats=self.captured.dynamic, stop_at=solver.stop_at,
+            clock=Clock(path.where, limits.seconds, self.network.told),
         )  # fmt: skip
         variation = self._variation(plan)
         if variation is None:
-            answer, reached = reach(problem, self._aim(at.output))
+            solution, reached = solver.solve(problem, self._aim(at.output))
         else:
-            answer, reached = reach_within(problem, variation, self._aim(at.output))
-        return at.input.back(answer.value), at.output.back(reached), answer.iterations.double()
+            solution, reached = solver.solve_within(problem, variation, self._aim(at.output))
+        return at.input.back(solution.value), at.output.back(reached), solution.iterations.double()
 
     def _aim(self, at: BatchAxis) -> Aim | None:
         """Outputs in which all labels win are acceptable; the aim lies a little inside, being reached only nearly."""

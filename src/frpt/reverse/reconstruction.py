@@ -12,7 +12,7 @@ from torch import Tensor
 from frpt.common.batch import BatchAxis, relative
 from frpt.common.text import table
 from frpt.graph.plan import Unit
-from frpt.solvers.base import Solution
+from frpt.solvers.base import Measured
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class UnitReport:
     iterations: Tensor
 
     @staticmethod
-    def of(unit: Unit, solution: Solution, index: Tensor, batch: int) -> UnitReport:
+    def of(unit: Unit, solution: Measured, index: Tensor, batch: int) -> UnitReport:
         """A report on the whole batch from the solution of the samples ``index``."""
 
         def spread(v: Tensor) -> Tensor:

@@ -93,11 +93,11 @@ def leaky_relu(site: Site, target: Tensor) -> Solution:
     slope = float(site.args["negative_slope"])
     if slope == 0:
         return relu(site, target)
-    split = site.at.input.front
-    wanted = torch.where(target >= 0, target, target / slope)
+    split = site.axes.input.front
+    preimage = torch.where(target >= 0, target, target / slope)
     # residual form: with scale 1 or s by the branch of the solution, a = â + (t − scale·â)/scale
-    scale = torch.ones_like(target).masked_fill(wanted < 0, slope)
-    return site.linear(Diagonal(split(scale)), split(target - scale * site.anchor), split, site.at.input.back)
+    scale = torch.ones_like(target).masked_fill(preimage < 0, slope)
+    return site.linear(Diagonal(split(scale)), split(target - scale * site.anchor), split, site.axes.input.back)
 
 
 @reverses(aten.leaky_relu.default, elementwise=True, preset="paper")

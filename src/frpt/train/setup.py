@@ -17,7 +17,7 @@ from frpt.datasets.source import spread
 from frpt.errors import InputError, OptionError, TapError
 from frpt.graph.inputs import Inputs, pick
 from frpt.reverser import Reverser
-from frpt.solvers.blocks.mean_jacobian import SAMPLES
+from frpt.solvers.blocks.mean_jacobian import MeanJacobian
 from frpt.targets import TargetDataset, TargetStore, write_targets
 from frpt.train.balance import LossBalance
 from frpt.train.data import MapStyle, as_taken, check_dataset, fetch, on_device
@@ -79,7 +79,7 @@ def prepare(job: Job, stack: ExitStack) -> Ready:
         _check_targets(job.targets)
     fabric = make_fabric(job.fabric, s, job.model)
     model = fabric.to_device(deepcopy(job.model).eval())
-    inputs, labels = fetch(job.dataset, range(min(SAMPLES, len(job.dataset))))
+    inputs, labels = fetch(job.dataset, range(min(MeanJacobian.samples, len(job.dataset))))
     metric = metric_of(s.metric, labels)
     example = on_device(Inputs.of(inputs), fabric.device)
     with torch.no_grad():
@@ -105,7 +105,7 @@ def shared_targets(job: Job, stack: ExitStack) -> tuple[Fabric, Reverser, Target
     check_dataset(job.dataset, "data set")
     fabric = make_fabric(job.fabric, job.settings, job.model)
     model = fabric.to_device(deepcopy(job.model).eval())
-    inputs, _ = fetch(job.dataset, range(min(SAMPLES, len(job.dataset))))
+    inputs, _ = fetch(job.dataset, range(min(MeanJacobian.samples, len(job.dataset))))
     rev = make_reverser(model, on_device(Inputs.of(inputs), fabric.device), job.settings, job.targets)
     freeze(model, rev, job.at).restore()
     return fabric, rev, _store(job, rev, fabric, stack)
