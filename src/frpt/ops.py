@@ -49,8 +49,8 @@ def linear(anchor: Tensor, target: Tensor, weight: Tensor, bias: Tensor | None =
     Example:
         >>> import frpt, torch
         >>> weight = torch.tensor([[1.0, 1.0]])
-        >>> found = frpt.ops.linear(torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0]]), weight)
-        >>> found.value, found.fallback
+        >>> solution = frpt.ops.linear(torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0]]), weight)
+        >>> solution.value, solution.fallback
         (tensor([[2., 1.]]), tensor([False]))
     """
     if weight.dim() != 2 or anchor.shape[-1] != weight.shape[1]:
@@ -112,9 +112,8 @@ def conv(
 
     Example:
         >>> import frpt, torch
-        >>> anchor, weight = torch.zeros(1, 1, 4), torch.ones(1, 1, 2)
-        >>> found = frpt.ops.conv(anchor, torch.tensor([[[2.0, 4.0]]]), weight, stride=2)
-        >>> found.value
+        >>> anchor, weight = torch.ones(1, 1, 4), torch.ones(1, 1, 2)
+        >>> frpt.ops.conv(anchor, torch.tensor([[[2.0, 4.0]]]), weight, stride=2).value
         tensor([[[1., 1., 2., 2.]]])
     """
     rank = weight.dim() - 2
@@ -209,8 +208,8 @@ def composite(
     Example:
         >>> import frpt, torch
         >>> anchor = torch.ones(1, 2, dtype=torch.float64)
-        >>> found = frpt.ops.composite(anchor, 8 * anchor, lambda a: a**3)
-        >>> found.value, bool(found.ccp < 1e-6)
+        >>> solution = frpt.ops.composite(anchor, 8 * anchor, lambda a: a**3)
+        >>> solution.value, bool(solution.ccp < 1e-6)
         (tensor([[2.0000, 2.0000]], dtype=torch.float64), True)
     """
     if solver not in COMPOSITE_SOLVERS:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from frpt.options import Gate, NearestWinning
 from frpt.solvers.base import UNBOUNDED, Range
-from frpt.solvers.nearest import Contest, Winning, complementary
+from frpt.solvers.contest import Contest
+from frpt.solvers.nearest import Winning, complementary
 
 GATE = Gate(deviation=100.0)
 OPTIONS = NearestWinning()

@@ -28,7 +28,8 @@ from frpt.reverse.reconstruction import Reconstruction, UnitReport, deviation_of
 from frpt.solvers.base import row_norm
 from frpt.solvers.blocks.problem import Problem
 from frpt.solvers.blocks.reach import Aim
-from frpt.solvers.nearest import Contest, Winning
+from frpt.solvers.contest import Contest
+from frpt.solvers.nearest import Winning
 from frpt.solvers.variation import Variation, Variations
 
 _FORWARD, _BACKWARD = 0.35, 0.65

@@ -1,4 +1,7 @@
-"""Activations: the nearest preimage of the target, after projecting it onto the attainable range (Supplement A.5)."""
+"""Activations: the nearest preimage of the target, after projecting it onto the attainable range (Supplement A.5).
+
+argmin |z − ẑ|  subject to  f(z) = t′,   t′ the attainable value nearest to t,   entry by entry
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from frpt.solvers.linear.structured import Diagonal
 
 aten = torch.ops.aten
 PAPER_EPS = 1e-6
+"""How far off the ends of an open range the paper clips (Supplement A.5, part 1; B.1.2)."""
 
 
 def _clip(site: Site, target: Tensor, low: float, high: float, eps: float | None = None) -> Tensor:

@@ -1,4 +1,7 @@
-"""Arithmetic with side inputs held at their forward value, and elementwise powers, roots, logarithms."""
+"""Arithmetic with side inputs at their forward value, and elementwise powers, roots, logarithms.
+
+y = s ∘ a + const:  a = â + Σ s r / Σ s²  over what each entry of a was broadcast to,  r = t − Φ(â)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Pooling and interpolation: averages by least squares axis by axis, maxima by the smallest change per window."""
+"""Pooling and interpolation: averages by least squares axis by axis, maxima by the smallest change per window.
+
+y = (A₁ ⊗ … ⊗ A_d) a:   a = â + A⁺ r;      y_j = max of a over window j:   see ``_maxima``
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ops that only move numbers: every output entry is one input entry, or nothing of it.
 
-With y_j = a_{i(j)}, the minimum-norm least-squares answer is  a_i = â_i + mean of r_j over the j that read entry i.
+y_j = a_{i(j)}:   a_i = â_i + mean of r_j over the j that read entry i,  the minimum-norm least-squares answer
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from frpt.common.checks import require_numbers_positive
 from frpt.solvers.base import per_system
-from frpt.solvers.nearest import Contest, NearestWinning, Winning
+from frpt.solvers.contest import Contest
+from frpt.solvers.nearest import NearestWinning, Winning
 from frpt.solvers.variation import Variation
 
 

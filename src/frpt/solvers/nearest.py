@@ -16,71 +16,14 @@ Called by ``frpt.reverse.nearest``; knows a function and its constraints, not wh
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from frpt.common.checks import require_numbers_positive
-from frpt.solvers.base import UNBOUNDED, Range, Solution, Working
-from frpt.solvers.base import row_norm as _norm
-from frpt.solvers.blocks.problem import BlockFunction
-from frpt.solvers.linear.gate import Gate, admissible
-
-
-class Metric(Protocol):
-    """‖d‖²_M = dᵀM d for samples as rows; M⁻¹ is how the feature varies."""
-
-    def spread(self, rows: Tensor) -> Tensor:
-        """M⁻¹ times each row. rows: (..., n)."""
-        ...
-
-    def norm(self, d: Tensor) -> Tensor:
-        """‖d‖_M: (k,), in double. d: (k, n)."""
-        ...
-
-
-@dataclass(frozen=True)
-class Contest:
-    """Which class shall win for each sample, by which margin, and where the feature may go.
-
-    fn: (a, rows) -> scores (k, classes) of the samples ``rows: (k,)``. anchor: (b, *in). label, margin: (b,).
-    """
-
-    fn: BlockFunction
-    anchor: Tensor
-    label: Tensor
-    margin: Tensor
-    gate: Gate
-    within: Range = UNBOUNDED
-    metric: Metric | None = None
-    """None: M = I."""
-
-    def part(self, rows: Tensor) -> Contest:
-        """The same for the samples ``rows: (k,)`` only."""
-        fn = self.fn
-        return replace(
-            self, fn=lambda a, index: fn(a, rows[index]), anchor=self.anchor[rows], label=self.label[rows],
-            margin=self.margin[rows],
-        )  # fmt: skip
-
-    def leads(self, scores: Tensor, rows: Tensor) -> Tensor:
-        """s_y − s_j for every class j: (k, classes); infinite for the label's own."""
-        label = self.label[rows][:, None]
-        return (scores.gather(1, label) - scores).scatter(1, label, torch.inf)
-
-    def wins(self, lead: Tensor, rows: Tensor) -> Tensor:
-        """Whether the least lead is enough: at least the margin, and strictly positive. lead: (k,)."""
-        return (lead >= self.margin[rows]) & (lead > 0)
-
-    def distance(self, d: Tensor) -> Tensor:
-        """‖d‖_M: (k,), in double. d: (k, n)."""
-        return _norm(d) if self.metric is None else self.metric.norm(d)
-
-    def norms(self) -> Tensor:
-        """‖â‖ as the gate measures deviations, at least its floor: (b,)."""
-        flat = self.anchor.flatten(1)
-        return _norm(flat).clamp_min(self.gate.floor * flat.shape[1] ** 0.5)
+from frpt.solvers.base import Range, Solution, Working, row_norm
+from frpt.solvers.contest import Contest
+from frpt.solvers.linear.gate import admissible
 
 
 @dataclass(frozen=True)
@@ -318,7 +261,7 @@ def _step(
     state.idle = torch.where(done, options.patience, state.idle)
     point = torch.where((won & ~state.wins)[:, None], (point + best.value[state.index]) / 2, point)
     way = point - state.a
-    length = _norm(way)
+    length = row_norm(way)
     share = (options.stride * norms / length.clamp_min(1e-300)).clamp(max=1.0)
     point = torch.where((share < 1)[:, None], state.a + share[:, None].to(way.dtype) * way, point)
     sound = torch.isfinite(length)  # else the path overflowed at a: half way back

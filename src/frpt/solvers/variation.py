@@ -4,7 +4,7 @@
 
 so that Σ of a 64 × 56 × 56 map is three small matrices. As a metric (M = Σ⁻¹) it measures in standard deviations of the
 feature itself; the mean of a class says what a label's features look like. Made by ``frpt.Reference``, used by
-``solvers.nearest`` and ``solvers.likeliest``.
+``likeliest`` and ``blocks.reach``.
 """
 
 from __future__ import annotations

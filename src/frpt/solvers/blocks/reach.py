@@ -32,9 +32,10 @@ class Reach:
     """By explicit rows of the Jacobian where outputs are few, and by secant steps where there are many or that stalls.
 
     Args:
-        iterations: most passes over the whole path, for each start and aim.
-        stop_at: share of the output's residual that may be left.
-        rounds: most times the target moves; each of them stops by itself.
+        iterations: most passes over the whole path, for each start and aim. Half or double changes nothing in
+            ``benchmarks/halves.py``: paths to few scores take fewer.
+        stop_at: share of the output's residual that may be left; less costs more passes (a tenth more for half of it).
+        rounds: most times the target moves; each of them stops by itself. Chosen by hand.
         newton: the solver for few outputs.
         secant: the solver for many.
 

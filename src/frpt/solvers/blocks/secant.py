@@ -28,24 +28,28 @@ from frpt.solvers.blocks.problem import Problem
 
 @dataclass(frozen=True)
 class Secant:
-    """Multi-secant steps, then Gauss–Newton ones for the samples that stall."""
+    """Multi-secant steps, then Gauss–Newton ones for the samples that stall.
+
+    Numbers in brackets: the residual that is left with half and with double the value, relative to what it leaves
+    (``benchmarks/halves.py``). [1, 1]: chosen by hand and not critical, as far as the problems there come to it.
+    """
 
     memory: int = 10
-    """Pairs that are kept for each sample. A prototype took 5 to 10 and gained little beyond."""
+    """Pairs that are kept for each sample; they take memory. [1.15, 0.94]"""
     ridge: float = 1e-6
-    """Of the small least squares, whose pairs are scaled to one; from the same prototype."""
+    """Of the small least squares, whose pairs are scaled to one. [1, 1]"""
     patience: int = 10
-    """Passes in a row after which a sample has stalled, each without a"""
+    """Passes in a row after which a sample has stalled, each with less gone of its residual than a [1, 1]"""
     gain: float = 0.02
-    """share of the residual that is gone."""
+    """share of it. [1, 1]"""
     forward: float = 0.6
-    """Share of a response that K has to tell for forward steps alone to be tried first."""
+    """Share of a response that K has to tell for forward steps alone to be tried first. [1.13, 1.16]"""
     window: int = 3
-    """Forward steps after which their contraction is judged:"""
+    """Forward steps after which their contraction is judged [1.02, 1.04]:"""
     contraction: float = 0.7
-    """a sample goes over to gradients at this factor a step in the first window,"""
+    """a sample goes over to gradients at this factor a step in the first window [1.20, 1.04],"""
     contraction_later: float = 0.85
-    """and at this one later. Both from the prototype, which lost the least by them."""
+    """and at this one later. [1.18, 1.19]"""
     rescue: NewtonKrylov = field(default_factory=NewtonKrylov)
     """What samples that stall with passes left go on by."""
 

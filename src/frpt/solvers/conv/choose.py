@@ -56,7 +56,7 @@ class Convolutions:
         dense_entries: largest explicit matrix that ``auto`` takes. Chosen where the torus becomes cheaper: at 16² of
             docs/benchmarks.md ("Against the size of the map") the matrix is, at 32² the torus.
         dense_factor: so many times larger ones are taken where the torus is poor: padding that is not toroidal, or
-            conditions above ``ill_conditioned``. The largest that is factorised in seconds.
+            conditions above ``ill_conditioned``. Chosen by hand: 16 million entries are factorised in seconds.
         seam_entries: largest boundary system (its entries) that ``auto`` factorises. 8,400 unknowns, 0.5 GiB: up to
             256² with four channels (docs/benchmarks.md, case II).
         ill_conditioned: condition number from which a matrix is preferred where it is affordable: it has a QR to fall

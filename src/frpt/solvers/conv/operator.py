@@ -46,8 +46,8 @@ class Convolution:
     """A: the convolution without its bias. The plain one maps fine to coarse, the transposed one coarse to fine.
 
     weight: (c', c/g, *k); fine: (c, *h), coarse: (c', *m), the shapes of one sample on either side. cache: bytes of
-    unrolled input that it makes at a time. What stays in the processor's cache is several times faster; 8 MiB was
-    measured on two cores, and half or twice that makes no difference (benchmarks/halves.py).
+    unrolled input that it makes at a time: what stays in the processor's cache is faster.
+    8 MiB is the largest that is quick: 16 take twice as long, 64 five times (benchmarks/halves.py).
     """
 
     def __init__(
