@@ -14,6 +14,8 @@ from torch import Tensor, nn
 import frpt
 from frpt.errors import BudgetError
 from frpt.options import CONV_SOLVERS, PRESETS, Convolutions, Preset
+from frpt.solvers.conv.choose import ConvPlan
+from frpt.solvers.conv.operator import Convolution
 from tests.solvers.kinds import normal
 
 WALK = replace(PRESETS["default"], nearest=None)
@@ -96,6 +98,27 @@ def test_the_plan_says_which_way_and_why(options: dict[str, Any], said: dict[int
         row = next(line for line in plan.splitlines() if line.split()[1:2] == [str(name)])
         assert words in row
         assert ("pad + conv2d" in row) == (name in (3, 4, 5))
+
+
+def test_the_way_is_chosen_once_for_each_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the way back is planned; two batches take it from there."""
+    calls = []
+    choose = Convolutions.choose
+
+    def counted(self: Convolutions, conv: Convolution) -> ConvPlan:
+        calls.append(conv.weight.dtype)
+        return choose(self, conv)
+
+    monkeypatch.setattr(Convolutions, "choose", counted)
+    rev = frpt.Reverser(network(layers), (images(),), preset=walk(dense_entries=1))
+    plan = rev.plan("0")
+    ways = [u.choice.chosen for u in plan.units if u.choice.rule == "conv"]
+    assert len(ways) == len(calls) == 6
+    assert calls == [torch.float64] * 6
+    assert [str(w) for w in ways] == [u.choice.note for u in plan.units if u.choice.rule == "conv"]
+    for _ in range(2):
+        rev.reconstruct(images(), torch.zeros(len(images()), dtype=torch.long), at="0")
+    assert len(calls) == 6
 
 
 def test_the_plan_says_what_is_in_the_way() -> None:
