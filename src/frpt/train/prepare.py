@@ -22,7 +22,7 @@ from frpt.datasets.labelled import spread
 from frpt.errors import InputError, OptionError, TapError
 from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.reverser import Reverser, ReverserOptions, make_reverser
-from frpt.solvers.blocks.mean_jacobian import SAMPLES
+from frpt.solvers.blocks.mean_jacobian import MeanJacobian
 from frpt.solvers.variation import check_known
 from frpt.targets import TargetStore, write_targets
 from frpt.train.batches import MapStyle, as_taken, check_dataset, fetch, on_device
@@ -172,7 +172,7 @@ def _start(request: Request) -> tuple[Fabric, nn.Module, Inputs, Tensor]:
     """(the devices, a copy of the model on them, some inputs there, their labels)."""
     fabric = make_fabric(request.fabric, request.training, request.model)
     model = fabric.to_device(deepcopy(request.model).eval())
-    inputs, labels = fetch(request.dataset, range(min(SAMPLES, len(request.dataset))))
+    inputs, labels = fetch(request.dataset, range(min(MeanJacobian.samples, len(request.dataset))))
     return fabric, model, on_device(Inputs.of(inputs), fabric.device), labels
 
 
