@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import frpt
+from frpt.diagnosis import Diagnosis
 from frpt.diagnosis.figures import plots
-from frpt.diagnosis.findings import Diagnosis
 from frpt.errors import OptionError, UnknownLayerError
 from frpt.train.compare import Arm
 from frpt.train.result import Epoch, Result

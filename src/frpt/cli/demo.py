@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from frpt.data.digits import digits
 from frpt.diagnosis import diagnose
-from frpt.diagnosis.text import show
+from frpt.diagnosis.tables import show
 from frpt.reverser import Reverser
 from frpt.targets import write_targets
 from frpt.train import Comparison, compare

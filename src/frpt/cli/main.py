@@ -10,7 +10,7 @@ from rich.table import Table
 
 from frpt.cli import targets
 from frpt.cli.demo import run_demo
-from frpt.cli.diagnose import diagnose
+from frpt.cli.diagnose_command import diagnose
 from frpt.cli.reproduce import reproduce
 from frpt.cli.shared import InputShape, ModelSpec, Output, PresetName, console, errors, reverser
 from frpt.cli.train import train

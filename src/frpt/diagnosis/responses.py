@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from frpt.diagnosis.axes import Axes, axes
 from frpt.diagnosis.findings import Array, Response
+from frpt.diagnosis.layer_axes import LayerAxes, axes
 from frpt.embed import class_dim
 from frpt.errors import InputError, LabelError
 from frpt.graph.inputs import InputLike
@@ -44,7 +44,7 @@ def grad_cam(
     return weighted(axes(rev, at, layouts), rev.batch_axis(at).front(a), rev.batch_axis(at).front(gradient), relu)
 
 
-def weighted(where: Axes, feature: Tensor, gradient: Tensor, relu: bool = True) -> Tensor:
+def weighted(where: LayerAxes, feature: Tensor, gradient: Tensor, relu: bool = True) -> Tensor:
     """Grad-CAM of a feature by a gradient, both (b, *where.shape): (b, *grid), or (b, c) for a vector."""
     work = torch.promote_types(feature.dtype, torch.float32)
     feature, gradient = feature.to(work), gradient.to(work)
@@ -172,7 +172,7 @@ def _are_classes(rev: Reverser, out: Tensor, y: Tensor) -> bool:
     return y.shape in (out.shape[:-1], out.shape[:1] + out.shape[2:])
 
 
-def _normalised(where: Axes, found: Tensor) -> Array:
+def _normalised(where: LayerAxes, found: Tensor) -> Array:
     """Each sample by its own largest magnitude; what is zero stays zero. (b, h, w), or (b, c) for a vector."""
     found = found.double()
     if where.kind != "vector":

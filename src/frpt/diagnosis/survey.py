@@ -1,4 +1,7 @@
-"""diagnose(): one pass over the data set, then a closer look at some of its samples."""
+"""``frpt.diagnose``: which layers, measured how, then one pass over the data set and closer looks at some samples.
+
+Users call it; so does the command line. The work is done in ``examination.py``, what comes out is a ``Diagnosis``.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,12 @@ from typing import Any, Literal
 from torch import nn
 
 from frpt.datasets.source import Source, fitting_batch, spread
-from frpt.diagnosis.findings import Diagnosis
-from frpt.diagnosis.layers import chosen
-from frpt.diagnosis.look import REFIT, Look
-from frpt.diagnosis.partial import Checkpoint
+from frpt.diagnosis.diagnosis import Diagnosis
+from frpt.diagnosis.examination import REFIT, Examination
+from frpt.diagnosis.sums import PartialDiagnosis
 from frpt.diagnosis.trust import advise
 from frpt.embed import Embed
-from frpt.errors import OptionError
+from frpt.errors import FrptError, OptionError
 from frpt.files.digest import options_of, sha256_of_item, weights_of
 from frpt.files.progress import progress_bar
 from frpt.graph.inputs import Picker
@@ -24,10 +26,11 @@ from frpt.options import Preset
 from frpt.reference import Reference
 from frpt.reverser import Reverser
 
-_EXAMPLE, _REFERENCE = 8, 512
-"""Samples to capture the network with, and to fit a reference to."""
-_BATCH = 1024
-"""Most samples looked at together: more are no faster."""
+_EXAMPLE = 8  # samples to capture the network with; any number above one does
+_REFERENCE = 512  # samples to fit a reference to: the default of Reference.fit, see docs/benchmarks.md (restore.py)
+_BATCH = 1024  # most samples together: 2048 are no faster and take more memory (benchmarks/diagnose.py, commit dceab6c)
+_MOST = 12  # layers diagnosed where the user names none: as many rows as a figure shows well; a choice, not measured
+_LEAST = 2  # modules that a level of nesting has to have for its modules to be these layers
 
 
 def diagnose(
@@ -52,17 +55,45 @@ def diagnose(
     batch_size: int | None = None,
     workers: int = 0,
     seed: int = 0,
-    checkpoint: str | Path | None = None,
+    partial: str | Path | None = None,
     progress: bool = True,
 ) -> Diagnosis:
     """Where a network goes wrong: how far its layers are from what the rest needs, on which samples, and why.
 
-    dataset: map-style, pairs (inputs, label). at: layers, by default the outermost modules; the output is always among
-    them. reference: how features vary; by default one is fitted to 512 of these samples, False does without.
-    samples: look at so many, evenly spaced, instead of all. gallery: samples shown with response maps; pairs:
-    confused pairs of classes looked into. mean, std: of the inputs' normalisation, to show them as pictures. layouts:
-    "channels_first" or "channels_last" for layers whose axes are taken wrongly. checkpoint: a file that an interrupted
-    diagnosis goes on from. The model is not changed.
+    Args:
+        model: the trained network; it is not changed.
+        dataset: map-style, pairs (inputs, label).
+        at: layers; by default the outermost modules. The output is always among them.
+        class_names: one for each class; their numbers by default.
+        preset: how targets are made, as ``Reverser`` takes it; so are embed, margin, output, class_dim and blocks.
+        reference: how features vary. By default one is fitted to 512 of these samples, and targets are the likeliest
+            features in which the label wins; False does without, and targets are the least change.
+        samples: look at so many, evenly spaced, instead of all.
+        gallery: samples shown with response maps, those that move most.
+        pairs: confused pairs of classes to look into, the most frequent.
+        mean: of the inputs' normalisation, to show them as pictures.
+        std: the same.
+        layouts: layer → "channels_first" or "channels_last", where its axes are taken wrongly.
+        batch_size: samples reconstructed together; by default as many as fit into 64 MiB.
+        workers: processes that load samples.
+        seed: of the choice of samples that are looked at more closely.
+        partial: a file for half-done work. An interrupted diagnosis leaves it behind, the same call goes on from it,
+            and it is removed at the end.
+        progress: show a bar.
+
+    Returns:
+        The diagnosis: findings per layer, class, sample, channel and pair, in words, tables and figures.
+
+    Raises:
+        OptionError: for options out of range, class names that are too many or too few, a layer named twice, or a
+            partial file of another diagnosis.
+        UnknownLayerError: for a layer that is not there.
+
+    Example:
+        >>> diagnosis = frpt.diagnose(net, data, at=["0"], gallery=4, progress=False)
+        >>> diagnosis.score_name, round(diagnosis.score, 2), [layer.name for layer in diagnosis.layers]
+        ('accuracy', 0.25, ['out', '0'])
+        >>> page = diagnosis.to_html(folder / "report.html")
     """
     _check(samples, gallery, pairs, batch_size)
     source = Source(dataset, workers, next((p.device for p in model.parameters()), None))
@@ -71,32 +102,32 @@ def diagnose(
     rev = Reverser(
         model, example, output=output, preset=preset, embed=embed, margin=margin, class_dim=class_dim, blocks=blocks
     )
-    layers = chosen(rev, at)
+    layers = _chosen_layers(rev, at)
     if strange := set(layouts or {}) - set(layers):
         raise OptionError(f"layouts names {', '.join(map(repr, sorted(strange)))}, not among the layers {layers}")
-    rev, measure = _with_reference(rev, source, layers, reference, seed, progress)
+    rev, key, reference_words = _with_reference(rev, source, layers, reference, seed, progress)
     size = batch_size or fitting_batch(source, map(rev.sample_shape, layers), _BATCH)
-    look = Look(rev, source, layers, layouts, class_names)
-    saved = Checkpoint(checkpoint, {**_settings(rev, source, layers, looked, size), "reference": measure})
+    exam = Examination(rev, source, layers, layouts, class_names)
+    saved = PartialDiagnosis(partial, {**_settings(rev, source, layers, looked, size), "reference": key})
     with progress_bar(progress) as bar:
         task = bar.add_task("diagnosing", total=len(looked), rate="")
-        table = look.over(looked, size, bar, saved)
-        confusion = look.confusion(table)
+        table = exam.pass_over(looked, size, bar, saved)
+        confusion = exam.confusion(table)
         bar.update(task, description="trust")
-        trusted = look.trust(table, seed)
+        trusted = exam.trust(table, seed)
         bar.update(task, description="ranking layers")
-        faults = look.faults(looked, min(size, REFIT), seed)
+        faults = exam.faults(looked, min(size, REFIT), seed)
         bar.update(task, description="response maps")
-        shown = look.gallery(table, gallery, mean, std)
-        confused = look.pairs(table, confusion, pairs)
+        shown = exam.gallery(table, gallery, mean, std)
+        confused = exam.pairs(table, confusion, pairs)
     saved.done()
-    findings = look.findings(table, faults, trusted)
+    findings = exam.findings(table, faults, trusted)
     return Diagnosis(
         model=type(model).__name__,
         preset=rev.preset.name,
-        class_names=look.class_names,
-        score_name=look.score_name,
-        score=look.rows.score,
+        class_names=exam.class_names,
+        score_name=exam.score_name,
+        score=exam.rows.score,
         layers=findings,
         units=trusted.units,
         ranking=tuple(sorted(layers, key=lambda name: -faults[name])),
@@ -105,7 +136,43 @@ def diagnose(
         pairs=confused,
         samples=table,
         gallery=shown,
+        reference=reference_words,
     )
+
+
+def _chosen_layers(rev: Reverser, at: str | Sequence[str] | None) -> list[str]:
+    """The layers asked for and the output, output first; without any, the outermost modules of the network."""
+    if at is None:
+        names = _outermost(rev)
+    else:
+        names = [at] if isinstance(at, str) else list(at)
+        if len(set(names)) != len(names):
+            raise OptionError(f"at names a layer twice: {names}")
+        for name in names:
+            rev.plan(name)
+    names = sorted(dict.fromkeys([OUTPUT, *names]), key=lambda name: len(rev.plan(name)))
+    return [name for name in names if name == OUTPUT or len(rev.plan(name))]
+
+
+def _outermost(rev: Reverser) -> list[str]:
+    """Modules at the first level of nesting with at least two that can be walked back to; at most twelve of them."""
+    modules = {name for name, _ in rev.model.named_modules() if name}
+    names = [name for name in rev.layers if name in modules]
+    reachable: list[str] = []
+    for level in range(1, 1 + max((name.count(".") + 1 for name in names), default=0)):
+        reachable = [name for name in names if name.count(".") + 1 == level and _reachable(rev, name)]
+        if len(reachable) >= _LEAST:
+            break
+    return [reachable[i] for i in spread(len(reachable), _MOST)] if reachable else []
+
+
+def _reachable(rev: Reverser, name: str) -> bool:
+    """Whether there is a way back to a layer, with samples to tell apart."""
+    try:
+        rev.batch_axis(name)
+        return len(rev.plan(name)) > 0
+    except FrptError:
+        return False
 
 
 def _with_reference(
@@ -115,22 +182,25 @@ def _with_reference(
     reference: Reference | Literal[False] | None,
     seed: int,
     progress: bool,
-) -> tuple[Reverser, str]:
-    """The Reverser measured by the reference given, by one fitted to the samples themselves, or by none; and which."""
+) -> tuple[Reverser, str, str]:
+    """The Reverser measured by the reference given, by one fitted to the samples themselves, or by none.
+
+    Also a key that tells references apart in a partial file, and what the reference was fitted to, "" for none.
+    """
     inner = [name for name in layers if name != OUTPUT]
     if reference is False or rev.preset.nearest is None or not inner:
-        return rev, "none"
+        return rev, "none", ""
     if reference is not None:
         reference.check(rev)
-        return rev.measured_by(reference), reference.digest
+        return rev.measured_by(reference), reference.digest, f"{reference.samples:,} samples of your choice"
     if source.count < 2:
-        return rev, "none"
+        return rev, "none", ""
     own = Reference.of_reverser(rev, source, inner, _REFERENCE, seed, progress, lenient=True)
-    return rev.measured_by(own), f"{_REFERENCE} samples, seed {seed}"
+    return rev.measured_by(own), f"{_REFERENCE} samples, seed {seed}", f"{own.samples:,} of these samples"
 
 
 def _settings(rev: Reverser, source: Source, layers: Sequence[str], looked: Sequence[int], size: int) -> dict[str, Any]:
-    """What a saved diagnosis belongs to."""
+    """What a partial file belongs to."""
     weights = weights_of(rev.model)
     first, last = (sha256_of_item(source.item(i)[0]) for i in (looked[0], looked[-1]))
     return {

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from frpt.diagnosis.figures.canvas import BLUE, GLOW, GREY, ORANGE, RED, SKY, drawn, heat, listed, sheet, short
 from frpt.diagnosis.figures.curves import comparison, trajectory
-from frpt.diagnosis.findings import Array, Diagnosis, LayerFinding, Specimen
-from frpt.diagnosis.tables import class_name
+from frpt.diagnosis.findings import Array, Findings, LayerFinding, Specimen
+from frpt.diagnosis.report.words import class_name
 from frpt.diagnosis.trust import STEADY, WINS
 from frpt.errors import OptionError, UnknownLayerError
 
@@ -35,7 +35,7 @@ _FINE = 320
 
 
 @drawn
-def deviation(d: Diagnosis, path: Where = None) -> Figure:
+def deviation(d: Findings, path: Where = None) -> Figure:
     """Relative deviation by layer over the samples that need a correction: middle half, 5 to 95 %, median and mean."""
     names = [f.name for f in d.layers]
     figure = sheet(6.4, 1.1 + 0.32 * len(names))
@@ -64,7 +64,7 @@ def deviation(d: Diagnosis, path: Where = None) -> Figure:
 
 
 @drawn
-def classes(d: Diagnosis, path: Where = None) -> Figure:
+def classes(d: Findings, path: Where = None) -> Figure:
     """Mean relative deviation of every class at every layer; grey where no sample needs a correction."""
     if not d.class_names:
         raise OptionError("this diagnosis has no classes: its labels are no class ids")
@@ -85,7 +85,7 @@ def classes(d: Diagnosis, path: Where = None) -> Figure:
 
 
 @drawn
-def trust(d: Diagnosis, path: Where = None) -> Figure:
+def trust(d: Findings, path: Where = None) -> Figure:
     """How much each layer's correction changes when its feature is moved a little, and where the label wins."""
     inner = [f for f in d.layers if f.depth > 0]
     if not inner:
@@ -112,7 +112,7 @@ def trust(d: Diagnosis, path: Where = None) -> Figure:
 
 
 @drawn
-def channels(d: Diagnosis, layer: str, class_: str | int | None = None, path: Where = None) -> Figure:
+def channels(d: Findings, layer: str, class_: str | int | None = None, path: Where = None) -> Figure:
     """The channels that carry the correction at a layer, of all samples or those of a class, largest first."""
     f = _layer(d, layer)
     shares = f.channels if class_ is None else f.channels_by_class[_class(d, class_)]
@@ -128,14 +128,14 @@ def channels(d: Diagnosis, layer: str, class_: str | int | None = None, path: Wh
     left.set_xlabel("channel")
     left.set_ylabel("share of ‖a* − â‖²")
     left.grid(axis="y")
-    whose = "" if class_ is None else f", {class_name(d, _class(d, class_))}"
+    whose = "" if class_ is None else f", {_name(d, _class(d, class_))}"
     left.set_title(f"Channels to be corrected at {layer}{whose}")
     _cumulative(right, shares[order])
     return figure
 
 
 @drawn
-def positions(d: Diagnosis, layer: str, path: Where = None) -> Figure:
+def positions(d: Findings, layer: str, path: Where = None) -> Figure:
     """Where in space, or at which tokens, the correction at a layer lies."""
     f = _layer(d, layer)
     if f.positions.size == 0:
@@ -160,7 +160,7 @@ def positions(d: Diagnosis, layer: str, path: Where = None) -> Figure:
 
 
 @drawn
-def responses(d: Diagnosis, sample: int, layers: Sequence[str] | None = None, path: Where = None) -> Figure:
+def responses(d: Findings, sample: int, layers: Sequence[str] | None = None, path: Where = None) -> Figure:
     """One sample of the gallery: where each layer responds now, where it should, and the difference (Supplement C)."""
     shown = next((s for s in d.gallery if s.index == sample), None)
     if shown is None:
@@ -174,7 +174,7 @@ def responses(d: Diagnosis, sample: int, layers: Sequence[str] | None = None, pa
     tall = min(max(first.shape[0] / first.shape[1], 0.6), 1.2)
     figure = sheet(8.0, 0.7 + (1.85 * tall + 0.15) * max(len(names), 1))
     grid = figure.subplots(max(len(names), 1), 4, squeeze=False)
-    label, predicted = class_name(d, shown.label), class_name(d, shown.predicted)
+    label, predicted = _name(d, shown.label), _name(d, shown.predicted)
     says, needs = (f": {predicted}" if predicted else ""), (f": {label}" if label else "")
     for ax, text in zip(grid[0], ["input", f"forward{says}", f"reconstructed{needs}", "difference"], strict=True):
         ax.set_title(text)
@@ -190,12 +190,12 @@ def responses(d: Diagnosis, sample: int, layers: Sequence[str] | None = None, pa
 
 
 @drawn
-def pair(d: Diagnosis, label: str | int, predicted: str | int, path: Where = None) -> Figure:
+def pair(d: Findings, label: str | int, predicted: str | int, path: Where = None) -> Figure:
     """Samples of one class taken for another: how far each layer is off, and the channels behind it."""
     ids = _class(d, label), _class(d, predicted)
     found = next((p for p in d.pairs if (p.label, p.predicted) == ids), None)
     if found is None:
-        there = ", ".join(f"{class_name(d, p.label)} → {class_name(d, p.predicted)}" for p in d.pairs) or "none"
+        there = ", ".join(f"{_name(d, p.label)} → {_name(d, p.predicted)}" for p in d.pairs) or "none"
         raise OptionError(f"no sample of {label!r} is taken for {predicted!r}; the pairs are {there}")
     names = [f.name for f in d.layers if f.name in found.deviation]
     ranked = [n for n in d.ranking if n in found.channels] or names
@@ -211,7 +211,7 @@ def pair(d: Diagnosis, label: str | int, predicted: str | int, path: Where = Non
     left.grid(axis="x")
     left.set_xlabel("relative deviation")
     left.legend(loc="best")
-    left.set_title(f"{class_name(d, ids[0])} taken for {class_name(d, ids[1])} ({found.count})")
+    left.set_title(f"{_name(d, ids[0])} taken for {_name(d, ids[1])} ({found.count})")
     shares, usual = found.channels[ranked[0]], _layer(d, ranked[0]).channels
     top = np.argsort(shares)[::-1][:10]
     right.bar(range(len(top)), shares[top], color=RED, width=0.75, label="this pair")
@@ -232,7 +232,7 @@ FIGURES: dict[str, tuple[Callable[..., Figure], tuple[str, ...]]] = {
 """Figure → what draws it, and what it is of."""
 
 
-def draw(d: Diagnosis, figure: str, *of: str | int, path: Where = None) -> Figure:
+def draw(d: Findings, figure: str, *of: str | int, path: Where = None) -> Figure:
     """The figure of that name."""
     if figure not in FIGURES:
         raise OptionError(f"there is no figure {figure!r}: there are {', '.join(FIGURES)}")
@@ -242,14 +242,14 @@ def draw(d: Diagnosis, figure: str, *of: str | int, path: Where = None) -> Figur
     return make(d, *of, path=path)
 
 
-def _layer(d: Diagnosis, name: str) -> LayerFinding:
+def _layer(d: Findings, name: str) -> LayerFinding:
     found = next((f for f in d.layers if f.name == name), None)
     if found is None:
         raise UnknownLayerError(name, [f.name for f in d.layers])
     return found
 
 
-def _class(d: Diagnosis, which: str | int) -> int:
+def _class(d: Findings, which: str | int) -> int:
     """The id of a class given by id or name."""
     if isinstance(which, str) and which in d.class_names:
         return d.class_names.index(which)
@@ -257,6 +257,10 @@ def _class(d: Diagnosis, which: str | int) -> int:
         return int(which)
     few = ", ".join(d.class_names[:12]) or "none"
     raise OptionError(f"there is no class {which!r}; the classes are {few}")
+
+
+def _name(d: Findings, number: int) -> str:
+    return class_name(d.class_names, number, none="")
 
 
 def _is_wide(values: Array) -> bool:
@@ -278,7 +282,7 @@ def _cumulative(ax: Axes, ordered: Array) -> None:
     ax.set_title("Cumulative")
 
 
-def _field(d: Diagnosis, f: LayerFinding) -> tuple[Array, float]:
+def _field(d: Findings, f: LayerFinding) -> tuple[Array, float]:
     """Shares per position as a map where they lie on one, and the share of tokens in front of it."""
     values = np.asarray(f.positions, float)
     if values.ndim == 3:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from frpt.diagnosis.findings import Array, Diagnosis, LayerFinding, PairFinding
+from frpt.diagnosis.findings import Array, Findings, LayerFinding, PairFinding
+from frpt.diagnosis.report.page_tables import worst_classes
 from frpt.diagnosis.report.pictures import TOP, inputs, responses, shrink
-from frpt.diagnosis.report.tables import worst_classes
 from frpt.diagnosis.report.words import class_name
 
 HEAT_CLASSES = 30
@@ -22,7 +22,7 @@ SPECIMENS = 400
 _CELLS = 32
 
 
-def content(d: Diagnosis) -> dict[str, Any]:
+def content(d: Findings) -> dict[str, Any]:
     """Everything but the runs. Classes and layers are numbers; a class of −1 is all of them."""
     worst = worst_classes(d)
     gallery = d.gallery[:SPECIMENS]
@@ -83,7 +83,7 @@ def _pair(p: PairFinding) -> dict[str, Any]:
     }
 
 
-def _gallery(d: Diagnosis) -> list[dict[str, Any]]:
+def _gallery(d: Findings) -> list[dict[str, Any]]:
     gallery = d.gallery[:SPECIMENS]
     return [
         {

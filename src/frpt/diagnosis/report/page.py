@@ -14,10 +14,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from frpt.diagnosis.findings import Diagnosis
+from frpt.diagnosis.findings import Findings
 from frpt.diagnosis.report.content import CHOICES, CONFUSION_CLASSES, HEAT_CLASSES, PAIRS, SPECIMENS, content
-from frpt.diagnosis.report.runs import Block, Run, blocks
-from frpt.diagnosis.report.tables import classes_table, layers_table, samples_table, units_table
+from frpt.diagnosis.report.page_tables import classes_table, layers_table, samples_table, units_table
+from frpt.diagnosis.report.runs import Run, RunSection, sections
 from frpt.diagnosis.report.verdict import verdict
 from frpt.diagnosis.report.words import safe_json
 from frpt.errors import OptionError
@@ -26,20 +26,20 @@ _SCRIPTS = ("base", "tables", "plots", "grids", "gallery", "runs", "views")
 
 
 def to_html(
-    diagnosis: Diagnosis, path: str | Path, *, title: str | None = None, results: Sequence[Run] = ()
+    diagnosis: Findings, path: str | Path, *, title: str | None = None, results: Sequence[Run] = ()
 ) -> Path:  # fmt: skip
     """Write a diagnosis as one page that needs no network, and return where it is.
 
     results: what ``frpt.compare`` and ``frpt.post_train`` return, and trajectories, to be shown on the same page.
     """
     file = Path(path)
-    runs = blocks(results)
+    runs = sections(results)
     page = render(diagnosis, title or f"Diagnosis of {diagnosis.model}", runs)
     _write(file, page.encode("utf-8", errors="replace"))
     return file
 
 
-def render(d: Diagnosis, title: str, runs: Sequence[Block] = ()) -> str:
+def render(d: Findings, title: str, runs: Sequence[RunSection] = ()) -> str:
     """The page's text. All values are escaped by the template; data for the script are one JSON block."""
     environment = Environment(
         loader=PackageLoader("frpt.diagnosis.report", "assets"),
@@ -68,7 +68,7 @@ def render(d: Diagnosis, title: str, runs: Sequence[Block] = ()) -> str:
     )
 
 
-def _notes(d: Diagnosis) -> dict[str, str]:
+def _notes(d: Findings) -> dict[str, str]:
     """What is left out of the page, if anything."""
     classes = len(d.class_names)
     choices = f"Classes to choose from: the {CHOICES} with the largest mean deviation, and those in the gallery."

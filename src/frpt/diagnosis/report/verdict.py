@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frpt.diagnosis.findings import Diagnosis, LayerFinding
+from frpt.diagnosis.findings import Findings, LayerFinding
 from frpt.diagnosis.report.words import class_name, percent, score
 
 CLEAR = 0.05
@@ -34,7 +34,7 @@ class Verdict:
     facts: list[Fact]
 
 
-def verdict(d: Diagnosis) -> Verdict:
+def verdict(d: Findings) -> Verdict:
     count = len(d.samples)
     wrong = int(np.count_nonzero(d.samples.corrected))
     first = next((f for name in d.ranking for f in d.layers if f.name == name), None) if wrong else None
@@ -55,7 +55,7 @@ def verdict(d: Diagnosis) -> Verdict:
     return Verdict(layer, wrong, sentences, _facts(d, said, count, wrong, first))
 
 
-def _of_fault(d: Diagnosis, first: LayerFinding) -> str:
+def _of_fault(d: Findings, first: LayerFinding) -> str:
     others = [f for f in d.layers if f.name != first.name]
     second = max(others, key=lambda f: f.fault, default=None)
     taken = f"takes back {percent(first.fault)} of the loss on samples it was not fitted to"
@@ -72,7 +72,7 @@ def _of_layer(f: LayerFinding, classes: bool) -> str:
     return f"{moved}, which closes {percent(f.closed)} of what is missing at the output."
 
 
-def _facts(d: Diagnosis, said: str, count: int, wrong: int, first: LayerFinding | None) -> list[Fact]:
+def _facts(d: Findings, said: str, count: int, wrong: int, first: LayerFinding | None) -> list[Fact]:
     facts = [
         Fact(d.score_name, said, f"on {count:,} {_plural(count, 'sample')}"),
         Fact("need a correction", percent(wrong / count) if count else "–", f"{wrong:,} of {count:,}"),

@@ -10,7 +10,7 @@ import typer
 from frpt.cli.models import load_data, load_model
 from frpt.cli.shared import ModelSpec, Output, PresetName, console, errors, loaded, patterns, picker
 from frpt.diagnosis import diagnose as run
-from frpt.diagnosis.text import show
+from frpt.diagnosis.tables import show
 from frpt.errors import OptionError
 
 Numbers = Annotated[str | None, typer.Option(help="Of the inputs' normalisation, a number or one for each channel.")]
@@ -36,7 +36,7 @@ def diagnose(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples reconstructed at a time.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes that load samples.")] = 0,
     seed: Annotated[int, typer.Option(help="Which samples are looked at more closely.")] = 0,
-    checkpoint: Annotated[Path | None, typer.Option(help="A file that a stopped diagnosis goes on from.")] = None,
+    partial: Annotated[Path | None, typer.Option(help="A file that a stopped diagnosis goes on from.")] = None,
 ) -> None:
     """Say which layer the network goes wrong in, for which classes and samples, and write a report to look at."""
     with errors():
@@ -45,7 +45,7 @@ def diagnose(
             network if weights is None else loaded(network, weights), load_data(data), at, class_names=_names(classes),
             samples=samples, gallery=gallery, output=picker(output), preset=preset, embed=embed, margin=margin,
             blocks=patterns(blocks), mean=_numbers(mean), std=_numbers(std), batch_size=batch_size, workers=workers,
-            seed=seed, checkpoint=checkpoint,
+            seed=seed, partial=partial,
         )  # fmt: skip
         show(found, console)
         written = [found.to_html(html), *([] if csv is None else [found.to_csv(csv)[0].parent])]

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from frpt.diagnosis.findings import Array, Diagnosis
+from frpt.diagnosis.findings import Array, Findings
 from frpt.diagnosis.report.words import class_name, number, percent
 
 ROWS = 500
@@ -49,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """name: its id and the exported file's name. note: what was left out, if anything."""
 
     name: str
@@ -73,7 +73,7 @@ def _cell(column: Column, value: Value) -> Cell:
     return Cell(shown(found), "" if math.isnan(found) else f"{found:.6g}")
 
 
-def layers_table(d: Diagnosis) -> Table:
+def layers_table(d: Findings) -> PageTable:
     columns = [
         Column("layer", "code"),
         Column("rank", hint="1: the likeliest place of the fault"),
@@ -94,10 +94,10 @@ def layers_table(d: Diagnosis) -> Table:
                       " × ".join(map(str, f.shape))), layer=i)
         for i, f in enumerate(d.layers)
     ]  # fmt: skip
-    return Table("layers", "Layers, output first", columns, rows)
+    return PageTable("layers", "Layers, output first", columns, rows)
 
 
-def units_table(d: Diagnosis) -> Table:
+def units_table(d: Findings) -> PageTable:
     columns = [
         Column("#", hint="step of the walk, output first"),
         Column("unit", "code"),
@@ -122,10 +122,10 @@ def units_table(d: Diagnosis) -> Table:
                       u.iterations, u.deviation, u.rho, u.epsilon, u.sigma_max, u.sigma_min), unit=i)
         for i, u in enumerate(d.units)
     ]  # fmt: skip
-    return Table("units", "Steps of the reverse path, output first", columns, rows)
+    return PageTable("units", "Steps of the reverse path, output first", columns, rows)
 
 
-def classes_table(d: Diagnosis) -> Table:
+def classes_table(d: Findings) -> PageTable:
     columns = [
         Column("class", "text"),
         Column("samples"),
@@ -144,10 +144,12 @@ def classes_table(d: Diagnosis) -> Table:
             **{"class": int(c)})
         for c in worst_classes(d)[:ROWS]
     ]  # fmt: skip
-    return Table("classes", "Classes, largest mean deviation first", columns, rows, _cut("classes", len(rows), count))
+    return PageTable(
+        "classes", "Classes, largest mean deviation first", columns, rows, _cut("classes", len(rows), count)
+    )
 
 
-def samples_table(d: Diagnosis) -> Table:
+def samples_table(d: Findings) -> PageTable:
     classes = bool(d.class_names)
     columns = [
         Column("sample", hint="index in the data set"),
@@ -167,12 +169,12 @@ def samples_table(d: Diagnosis) -> Table:
             sample=int(table.index[i]), **{"class": int(table.label[i])})
         for i in order
     ]  # fmt: skip
-    return Table(
+    return PageTable(
         "samples", "Samples, worst first", columns, rows, _cut("samples", len(rows), len(table))
     )  # fmt: skip
 
 
-def worst_classes(d: Diagnosis) -> list[int]:
+def worst_classes(d: Findings) -> list[int]:
     """Class ids by their deviation, averaged over layers, largest first; those without any last."""
     count = len(d.class_names)
     mean = mean_of(np.stack([f.by_class for f in d.layers], 1) if d.layers else np.zeros((count, 0)))

@@ -33,7 +33,7 @@ _FAR = 64
 
 
 @dataclass(frozen=True)
-class Axes:
+class LayerAxes:
     """One sample of a layer's value. shape: of it, as ``Reverser.sample_shape`` has it.
 
     channel: its channel axis, -1 for a lone number. positions: its position axes, in order.
@@ -86,7 +86,7 @@ class Axes:
         return split[..., : self.extra] if self.kind == "tokens" else split.new_empty(*split.shape[:2], 0)
 
 
-def axes(rev: Reverser, layer: str, layouts: Mapping[str, str] | None = None) -> Axes:
+def axes(rev: Reverser, layer: str, layouts: Mapping[str, str] | None = None) -> LayerAxes:
     """The axes of a layer. layouts: "channels_first" or "channels_last" for layers where the graph misleads."""
     captured, node = rev.node(layer)
     shape, samples = rev.sample_shape(layer), rev.batch_axis(layer)
@@ -99,13 +99,13 @@ def axes(rev: Reverser, layer: str, layouts: Mapping[str, str] | None = None) ->
     positions = tuple(i for i, n in enumerate(shape) if i != channel and not (i in folds and n == 1))
     sizes = tuple(shape[i] for i in positions)
     if math.prod(sizes) == 1:
-        return Axes("vector", shape, channel, (), ())
+        return LayerAxes("vector", shape, channel, (), ())
     if samples.outer * samples.inner == 1 and (len(positions) > 1 or channel < positions[0]):
-        return Axes("map", shape, channel, positions, sizes)
+        return LayerAxes("map", shape, channel, positions, sizes)
     if len(positions) > 1:  # windows of tokens: no map in reading order
-        return Axes("tokens", shape, channel, positions, (1, math.prod(sizes)))
+        return LayerAxes("tokens", shape, channel, positions, (1, math.prod(sizes)))
     grid, extra = _grid(captured, node, sizes[0])
-    return Axes("tokens", shape, channel, positions, grid, extra)
+    return LayerAxes("tokens", shape, channel, positions, grid, extra)
 
 
 def _chosen(layer: str, shape: tuple[int, ...], layouts: Mapping[str, str] | None) -> int | None:

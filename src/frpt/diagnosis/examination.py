@@ -1,4 +1,8 @@
-"""A network and a data set: the sums of one pass, and closer looks at some samples."""
+"""The examination behind ``diagnose``: one pass over the data set that sums up, then closer looks at some samples.
+
+``survey.py`` drives it. The pass reconstructs every layer of every batch and adds to the sums; trust, the ranking of
+layers and the gallery then look at a few samples again.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,11 @@ from rich.progress import Progress
 from torch import Tensor
 
 from frpt.datasets.source import Source, sample_bytes
-from frpt.diagnosis.axes import axes
 from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTable, Specimen
-from frpt.diagnosis.partial import Checkpoint
+from frpt.diagnosis.layer_axes import axes
 from frpt.diagnosis.ranking import refit
 from frpt.diagnosis.responses import picture, responses
-from frpt.diagnosis.score import class_ids, scored
-from frpt.diagnosis.sums import LayerTally, SampleTally
+from frpt.diagnosis.sums import LayerTally, PartialDiagnosis, SampleTally, class_ids, scored
 from frpt.diagnosis.trust import Trust, trust
 from frpt.errors import OptionError
 from frpt.files.progress import advance
@@ -30,7 +32,7 @@ _TRUST, _GALLERY = 24, 64
 """Samples to measure trust with, and in a batch of the gallery."""
 
 
-class Look:
+class Examination:
     """A network and a data set, with everything summed up so far."""
 
     def __init__(
@@ -52,7 +54,7 @@ class Look:
             name: LayerTally(axes(rev, name, layouts), rev.batch_axis(name), len(self.class_names)) for name in layers
         }
 
-    def over(self, looked: Sequence[int], size: int, bar: Progress, saved: Checkpoint) -> SampleTable:
+    def pass_over(self, looked: Sequence[int], size: int, bar: Progress, saved: PartialDiagnosis) -> SampleTable:
         """The pass over all samples, from where it was interrupted."""
         self.rows = SampleTally(self.layers, len(looked))
         self._restore(saved.load())
@@ -71,15 +73,15 @@ class Look:
 
     def _add(self, part: Sequence[int], x: Any, y: Tensor) -> None:
         """One batch, reconstructed first and summed up then."""
-        found = self.rev.reconstruct(x, y, at=self.layers)
-        out = found[OUTPUT].anchor
+        recs = self.rev.reconstruct(x, y, at=self.layers)
+        out = recs[OUTPUT].anchor
         ids = class_ids(out, y)
         _, values = scored(self.rev, out, y)
         predicted = None if ids is None else out.argmax(1)
         self._whole = False
-        for name, rec in found.items():
+        for name, rec in recs.items():
             self.tallies[name].add(rec, ids, predicted)
-        self.rows.add(part, ids, predicted, values, found)
+        self.rows.add(part, ids, predicted, values, recs)
         self._whole = True
 
     def _state(self) -> dict[str, Array]:
@@ -127,13 +129,13 @@ class Look:
     def gallery(self, table: SampleTable, most: int, mean: Any, std: Any) -> tuple[Specimen, ...]:
         """The samples that move most, class by class in turn."""
         rows = _worst(table, most)
-        found: list[Specimen] = []
+        specimens: list[Specimen] = []
         for part, x, y in self.source.batches([table.index[rows].tolist()] if len(rows) else [], _GALLERY):
             recs = self.rev.reconstruct(x, y, at=self.layers)
             maps = responses(self.rev, x, y, recs, layouts=self.layouts)
             for i, (index, response) in enumerate(zip(part, maps, strict=True)):
-                row = rows[len(found)]
-                found.append(
+                row = rows[len(specimens)]
+                specimens.append(
                     Specimen(
                         index=int(index),
                         label=int(table.label[row]),
@@ -144,19 +146,19 @@ class Look:
                         responses=response,
                     )
                 )
-        return tuple(found)
+        return tuple(specimens)
 
     def pairs(self, table: SampleTable, confusion: Array, most: int) -> tuple[PairFinding, ...]:
         """The most frequent confusions: what would have to move."""
-        found = []
+        result = []
         for label, predicted, count in _confused(confusion, most):
             own = (table.label == label) & (table.predicted == predicted) & table.corrected
             deviation = {n: float(table.deviation[own, i].mean()) for i, n in enumerate(self.layers)}
             channels = {n: tally.mean_of_pair(label, predicted) for n, tally in self.tallies.items()}
-            found.append(PairFinding(label, predicted, count, deviation, channels))
-        return tuple(found)
+            result.append(PairFinding(label, predicted, count, deviation, channels))
+        return tuple(result)
 
-    def findings(self, table: SampleTable, faults: Mapping[str, float], found: Trust) -> tuple[LayerFinding, ...]:
+    def findings(self, table: SampleTable, faults: Mapping[str, float], trusted: Trust) -> tuple[LayerFinding, ...]:
         """What all samples say about each layer."""
         wrong, result = table.corrected, []
         for i, name in enumerate(self.layers):
@@ -179,7 +181,7 @@ class Look:
                     channels_by_class=tally.mean_by_class(),
                     positions=tally.mean_positions(),
                     fault=faults[name],
-                    sensitivity=found.sensitivity[name],
+                    sensitivity=trusted.sensitivity[name],
                 )
             )
         return tuple(result)
