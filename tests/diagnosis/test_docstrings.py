@@ -23,7 +23,7 @@ CLASSES = [
 ]  # fmt: skip
 CALLS = [
     frpt.diagnose, frpt.along_training, frpt.Diagnosis.to_html, frpt.Diagnosis.to_pandas, frpt.Diagnosis.to_csv,
-    frpt.Diagnosis.plot, frpt.Trajectory.correlation, frpt.Trajectory.to_pandas,
+    frpt.Diagnosis.plot, frpt.Trajectory.correlation, frpt.Trajectory.to_pandas, frpt.Trajectory.figure,
 ]  # fmt: skip
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from torch.utils.data import TensorDataset
 from frpt.data.digits import digits
 from frpt.diagnosis import diagnose
 from frpt.diagnosis.tables import show
+from frpt.files.progress import advance, progress_bar
 from frpt.reverser import Reverser
 from frpt.targets import write_targets
 from frpt.train import Comparison, compare
@@ -23,18 +23,16 @@ from frpt.train.compare import BACKPROP
 from frpt.zoo import simple_cnn
 
 LAYERS = ("stage2", "stage1")
-_RATE, _BATCH = 5e-3, 64
+_RATE, _BATCH = 5e-3, 64  # AdamW's rate and batch size on 4,000 digits; a choice, nothing in the demo hangs on it
 
 
-def train(console: Console, model: nn.Module, x: Tensor, y: Tensor, epochs: int, seed: int) -> None:
+def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int, seed: int) -> None:
     """AdamW with a rate that falls to zero, and a progress bar; the order of samples follows the seed."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(x) // _BATCH))
     order = torch.Generator().manual_seed(seed)
-    columns = (TextColumn("training"), BarColumn(), TextColumn("{task.completed}/{task.total} samples"),
-               TextColumn("{task.fields[rate]}"), TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("train", total=epochs * len(x), rate="")
+    with progress_bar(True) as bar:
+        bar.add_task("training", total=epochs * len(x), rate="")
         for _ in range(epochs):
             for rows in torch.randperm(len(x), generator=order).split(_BATCH):
                 loss = F.cross_entropy(model(x[rows]), y[rows])
@@ -42,8 +40,7 @@ def train(console: Console, model: nn.Module, x: Tensor, y: Tensor, epochs: int,
                 loss.backward()
                 optimizer.step()
                 schedule.step()
-                speed = progress.tasks[0].speed
-                progress.update(task, advance=len(rows), rate=f"{speed:,.0f} samples/s" if speed else "")
+                advance(bar, len(rows))
 
 
 def run_demo(
@@ -53,7 +50,7 @@ def run_demo(
     torch.manual_seed(seed)
     (x, y), (x_test, y_test) = digits(seed)
     model = simple_cnn("mnist")
-    train(console, model, x, y, epochs, seed)
+    train(model, x, y, epochs, seed)
     model.eval()
     out = out / f"seed-{seed}-epochs-{epochs}"
     out.mkdir(parents=True, exist_ok=True)
@@ -66,21 +63,21 @@ def run_demo(
     data, val = TensorDataset(x, y), TensorDataset(x_test, y_test)
     console.print(f"\nwriting targets for {len(x)} training samples, then post-training {seeds} seeds x 3 arms each:")
     store = write_targets(rev, data, LAYERS, out / "targets")
-    found = {
+    comparisons = {
         at: compare(
             model, data, at, val=val, targets=store, seeds=range(seeds), epochs=post_epochs,
             log_dir=out / "logs" / at,
         )
         for at in LAYERS
     }  # fmt: skip
-    for at, comparison in found.items():
+    for at, comparison in comparisons.items():
         comparison.to_pandas().to_csv(out / f"comparison-{at}.csv", index=False)
     console.print(
         "\ntest accuracy after the last epoch, difference to back-propagation paired by seed, samples fixed and broken:"
     )
-    console.print(_table(found))
+    console.print(_table(comparisons))
     console.print("\nA gain over back-propagation that anchor-only has as well is not owed to reconstruction.")
-    diagnosis.to_html(out / "report.html", title="SimpleCNN on digits", results=list(found.values()))
+    diagnosis.to_html(out / "report.html", title="SimpleCNN on digits", results=list(comparisons.values()))
     diagnosis.to_csv(out / "diagnosis")
     for what, path in (
         ("model", "model.safetensors"), ("targets", "targets"), ("every run", "comparison-*.csv, logs"),
@@ -89,11 +86,11 @@ def run_demo(
         console.print(f"{what:10} {out}/{path}", highlight=False)
 
 
-def _table(found: dict[str, Comparison]) -> Table:
+def _table(comparisons: dict[str, Comparison]) -> Table:
     """All arms at all layers, in percent."""
     columns = ("layer", "arm", "accuracy, %", "difference (95 %)", "fixed", "broken")
     table = Table(*columns, box=None)
-    for at, comparison in found.items():
+    for at, comparison in comparisons.items():
         for name, arm in comparison.arms.items():
             d = comparison.difference(name)
             interval = f" ({100 * d.low:+.2f}, {100 * d.high:+.2f})" if len(d.values) > 1 else ""

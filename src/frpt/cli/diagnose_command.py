@@ -1,4 +1,4 @@
-"""`frpt diagnose`: where a network goes wrong, in the terminal, as a page, tables and pictures."""
+"""`frpt diagnose`: where a network goes wrong, in the terminal, as a page and as tables. A thin skin over the API."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def diagnose(
     """Say which layer the network goes wrong in, for which classes and samples, and write a report to look at."""
     with errors():
         network = load_model(model)
-        found = run(
+        diagnosis = run(
             network if weights is None else loaded(network, weights), load_data(data), at, class_names=_names(classes),
             samples=samples, gallery=gallery, output=picker(output), preset=preset, embed=embed, margin=margin,
             blocks=patterns(blocks), mean=_numbers(mean), std=_numbers(std), batch_size=batch_size, workers=workers,
             seed=seed, partial=partial,
         )  # fmt: skip
-        show(found, console)
-        written = [found.to_html(html), *([] if csv is None else [found.to_csv(csv)[0].parent])]
+        show(diagnosis, console)
+        written = [diagnosis.to_html(html), *([] if csv is None else [diagnosis.to_csv(csv)[0].parent])]
         console.print("\nwritten to " + ", ".join(map(str, written)), markup=False, highlight=False)
 
 

@@ -14,22 +14,18 @@ from rich.progress import Progress
 from torch import Tensor
 
 from frpt.datasets.source import Source, sample_bytes
+from frpt.diagnosis import ranking
 from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTable, Specimen
 from frpt.diagnosis.layer_axes import axes
-from frpt.diagnosis.ranking import refit
 from frpt.diagnosis.responses import picture, responses
 from frpt.diagnosis.sums import LayerTally, PartialDiagnosis, SampleTally, class_ids, scored
-from frpt.diagnosis.trust import Trust, trust
+from frpt.diagnosis.trust import TRUST, Trust, trust
 from frpt.errors import OptionError
 from frpt.files.progress import advance
 from frpt.graph.names import OUTPUT
 from frpt.reverser import Reverser
 
-REFIT = 768
-"""Samples to refit layers with, half of them held out; fewer, if their inputs and features take too much memory."""
-_LEAST_REFIT, _REFIT_BYTES = 64, 512 * 2**20
-_TRUST, _GALLERY = 24, 64
-"""Samples to measure trust with, and in a batch of the gallery."""
+_GALLERY = 64  # samples of the gallery at a time: their response maps need gradients of every layer; changes no result
 
 
 class Examination:
@@ -111,20 +107,20 @@ class Examination:
         wrong = table.index[table.corrected]
         if len(wrong) == 0:
             return Trust((), dict.fromkeys(self.layers, 0.0))
-        some = np.random.default_rng(seed).permutation(wrong)[:_TRUST]
-        _, x, y = next(iter(self.source.batches([some.tolist()], _TRUST)))
+        some = np.random.default_rng(seed).permutation(wrong)[: TRUST.samples]
+        _, x, y = next(iter(self.source.batches([some.tolist()], TRUST.samples)))
         return trust(self.rev, x, y, self.layers, seed)
 
     def faults(self, looked: Sequence[int], size: int, seed: int) -> dict[str, float]:
         """Layer → what refitting it alone takes back of the loss, on held-out samples."""
         each = sample_bytes(self.source, map(self.rev.sample_shape, self.layers))
-        most = max(_LEAST_REFIT, min(REFIT, _REFIT_BYTES // each))
+        most = max(ranking.LEAST_SAMPLES, min(ranking.SAMPLES, ranking.MEMORY // each))
         some = np.random.default_rng(seed).permutation(np.asarray(looked))[:most].tolist()
         half = len(some) // 2
         if half == 0:
             return dict.fromkeys(self.layers, 0.0)
         fitted, held = ([(x, y) for _, x, y in self.source.batches([p], size)] for p in (some[:half], some[half:]))
-        return refit(self.rev, fitted, held, self.layers)
+        return ranking.refit(self.rev, fitted, held, self.layers)
 
     def gallery(self, table: SampleTable, most: int, mean: Any, std: Any) -> tuple[Specimen, ...]:
         """The samples that move most, class by class in turn."""

@@ -1,4 +1,9 @@
-"""Where a layer's channels and positions are: decided from the ops around it, else from shapes."""
+"""Where a layer's channels and positions are: decided from the ops around it, else from shapes.
+
+The nearest op before the layer, then after it, that has an opinion (a convolution: channels first; a linear map:
+channels last) decides, and views and permutes on the way are followed. Called by ``examination.py`` for the sums per
+channel and position, and by ``responses.py`` for the maps.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +31,10 @@ _LAST = re.compile(
 _CONV = re.compile(r"(slow_)?conv")
 _VIEWS = {"view", "unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"}
 _REDUCES = {"select", "mean", "sum", "amax", "amin", "var", "std", "logsumexp"}
-_EXTRA = 9
-"""Class and register tokens that may stand in front of the patches."""
-_FAR = 64
-"""Ops to walk at most in search of one that says where channels are."""
+_EXTRA = 9  # tokens that may stand in front of the patches: a class token and up to 8 registers (DINOv2 has 4)
+_FAR = (
+    64  # ops to follow at most in search of one that says where channels are; keeps the search short in deep networks
+)
 
 
 @dataclass(frozen=True)
@@ -140,8 +145,8 @@ def _before(captured: Captured, node: Node, far: int) -> int | None:
     for source in op.all_input_nodes:
         if source in captured.from_input and is_float(source):
             axis = _before(captured, source, far - 1)
-            if axis is not None and (found := _carried(op, source, node)[axis]) is not None:
-                return found
+            if axis is not None and (kept := _carried(op, source, node)[axis]) is not None:
+                return kept
     return None
 
 

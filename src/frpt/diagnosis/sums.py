@@ -154,20 +154,20 @@ class SampleTally:
         labels: Tensor | None,
         predicted: Tensor | None,
         values: Tensor,
-        found: Mapping[str, Reconstruction],
+        recs: Mapping[str, Reconstruction],
     ) -> None:
         """labels, predicted: (b,) class ids, None where there are none. values: (b,), the sample's score."""
         none = torch.full((len(index),), -1)
-        recs = [found[name] for name in self.layers]
+        ordered = [recs[name] for name in self.layers]
         row = {
             "index": torch.as_tensor(list(index)),
             "label": none if labels is None else labels,
             "predicted": none if predicted is None else predicted,
-            "corrected": recs[0].corrected,
-            "deviation": torch.stack([r.deviation.float() for r in recs], 1),
-            "reference_deviation": torch.stack([_in_reference(r) for r in recs], 1),
-            "wins": torch.stack([r.wins for r in recs], 1),
-            "closed": torch.stack([r.closed.float() for r in recs], 1),
+            "corrected": ordered[0].corrected,
+            "deviation": torch.stack([r.deviation.float() for r in ordered], 1),
+            "reference_deviation": torch.stack([_in_reference(r) for r in ordered], 1),
+            "wins": torch.stack([r.wins for r in ordered], 1),
+            "closed": torch.stack([r.closed.float() for r in ordered], 1),
             "value": values,
         }
         self.extend({name: value.cpu().numpy() for name, value in row.items()})
@@ -198,8 +198,8 @@ class SampleTally:
 
 def _in_reference(rec: Reconstruction) -> Tensor:
     """The deviation in the reference's metric: (b,), NaN without one."""
-    found = rec.reference_deviation
-    return torch.full_like(rec.deviation, torch.nan).float() if found is None else found.float()
+    inside = rec.reference_deviation
+    return torch.full_like(rec.deviation, torch.nan).float() if inside is None else inside.float()
 
 
 class PartialDiagnosis:
@@ -217,7 +217,7 @@ class PartialDiagnosis:
         try:
             with safe_open(self.path, framework="np") as file:
                 metadata = file.metadata() or {}
-                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise OptionError(f"{str(self.path)!r} is no saved diagnosis: {error}. Name another file.") from error
         if metadata.get(_SETTINGS) != self.settings:
@@ -225,7 +225,7 @@ class PartialDiagnosis:
                 f"{str(self.path)!r} was saved by a diagnosis of another model, with other weights, layers, options or "
                 "another data set; name another file, or remove it to start again"
             )
-        return found
+        return arrays
 
     @property
     def due(self) -> bool:

@@ -12,8 +12,9 @@ from typing import Any, Literal
 from torch import nn
 
 from frpt.datasets.source import Source, fitting_batch, spread
+from frpt.diagnosis import ranking
 from frpt.diagnosis.diagnosis import Diagnosis
-from frpt.diagnosis.examination import REFIT, Examination
+from frpt.diagnosis.examination import Examination
 from frpt.diagnosis.sums import PartialDiagnosis
 from frpt.diagnosis.trust import advise
 from frpt.embed import Embed
@@ -27,8 +28,8 @@ from frpt.reference import Reference
 from frpt.reverser import Reverser
 
 _EXAMPLE = 8  # samples to capture the network with; any number above one does
-_REFERENCE = 512  # samples to fit a reference to: the default of Reference.fit, see docs/benchmarks.md (restore.py)
-_BATCH = 1024  # most samples together: 2048 are no faster and take more memory (benchmarks/diagnose.py, commit dceab6c)
+_REFERENCE = 512  # samples to fit a reference to: the default of Reference.fit
+_BATCH = 1024  # most samples together: more were no faster and took more memory (benchmarks/diagnose.py)
 _MOST = 12  # layers diagnosed where the user names none: as many rows as a figure shows well; a choice, not measured
 _LEAST = 2  # modules that a level of nesting has to have for its modules to be these layers
 
@@ -105,10 +106,10 @@ def diagnose(
     layers = _chosen_layers(rev, at)
     if strange := set(layouts or {}) - set(layers):
         raise OptionError(f"layouts names {', '.join(map(repr, sorted(strange)))}, not among the layers {layers}")
-    rev, key, reference_words = _with_reference(rev, source, layers, reference, seed, progress)
+    rev, measure = _with_reference(rev, source, layers, reference, seed, progress)
     size = batch_size or fitting_batch(source, map(rev.sample_shape, layers), _BATCH)
     exam = Examination(rev, source, layers, layouts, class_names)
-    saved = PartialDiagnosis(partial, {**_settings(rev, source, layers, looked, size), "reference": key})
+    saved = PartialDiagnosis(partial, {**_settings(rev, source, layers, looked, size), "reference": measure})
     with progress_bar(progress) as bar:
         task = bar.add_task("diagnosing", total=len(looked), rate="")
         table = exam.pass_over(looked, size, bar, saved)
@@ -116,7 +117,7 @@ def diagnose(
         bar.update(task, description="trust")
         trusted = exam.trust(table, seed)
         bar.update(task, description="ranking layers")
-        faults = exam.faults(looked, min(size, REFIT), seed)
+        faults = exam.faults(looked, min(size, ranking.SAMPLES), seed)
         bar.update(task, description="response maps")
         shown = exam.gallery(table, gallery, mean, std)
         confused = exam.pairs(table, confusion, pairs)
@@ -136,7 +137,7 @@ def diagnose(
         pairs=confused,
         samples=table,
         gallery=shown,
-        reference=reference_words,
+        reference=_fitted_to(rev),
     )
 
 
@@ -182,21 +183,23 @@ def _with_reference(
     reference: Reference | Literal[False] | None,
     seed: int,
     progress: bool,
-) -> tuple[Reverser, str, str]:
-    """The Reverser measured by the reference given, by one fitted to the samples themselves, or by none.
-
-    Also a key that tells references apart in a partial file, and what the reference was fitted to, "" for none.
-    """
+) -> tuple[Reverser, str]:
+    """The Reverser measured by the reference given, by one fitted to the samples themselves, or by none; and which."""
     inner = [name for name in layers if name != OUTPUT]
     if reference is False or rev.preset.nearest is None or not inner:
-        return rev, "none", ""
+        return rev, "none"
     if reference is not None:
         reference.check(rev)
-        return rev.measured_by(reference), reference.digest, f"{reference.samples:,} samples of your choice"
+        return rev.measured_by(reference), reference.digest
     if source.count < 2:
-        return rev, "none", ""
+        return rev, "none"
     own = Reference.of_reverser(rev, source, inner, _REFERENCE, seed, progress, lenient=True)
-    return rev.measured_by(own), f"{_REFERENCE} samples, seed {seed}", f"{own.samples:,} of these samples"
+    return rev.measured_by(own), f"{_REFERENCE} samples, seed {seed}"
+
+
+def _fitted_to(rev: Reverser) -> str:
+    """What the Reverser's reference was fitted to, in words; "" without one."""
+    return f"{rev.reference.samples:,} samples" if isinstance(rev.reference, Reference) else ""
 
 
 def _settings(rev: Reverser, source: Source, layers: Sequence[str], looked: Sequence[int], size: int) -> dict[str, Any]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import html as escaping
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -17,7 +16,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from frpt.common.text import table
+from frpt.common.text import html_table, table
 from frpt.diagnosis.findings import Findings, UnitFinding
 from frpt.diagnosis.report.verdict import verdict
 from frpt.diagnosis.report.words import class_name
@@ -154,15 +153,6 @@ def brief(d: Findings) -> str:
 def html(d: Findings) -> str:
     """The same as HTML."""
     return html_table(_headline(d), LAYERS, _layer_rows(d))
-
-
-def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A plain HTML table; numbers to the right, as notebooks style it."""
-    head = "".join(f"<th>{escaping.escape(c)}</th>" for c in columns)
-    body = "".join("<tr>" + "".join(f"<td>{escaping.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return (
-        f"<p>{escaping.escape(caption)}</p>\n<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
-    )  # fmt: skip
 
 
 def _headline(d: Findings) -> str:

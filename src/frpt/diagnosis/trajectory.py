@@ -21,11 +21,10 @@ from safetensors.torch import load_file
 from scipy import stats
 from torch import Tensor, nn
 
-from frpt.common.text import table
+from frpt.common.text import html_table, table
 from frpt.datasets.source import Source
 from frpt.diagnosis.findings import Array
 from frpt.diagnosis.sums import scored
-from frpt.diagnosis.tables import html_table
 from frpt.embed import Embed
 from frpt.errors import CheckpointError, OptionError, UnknownLayerError
 from frpt.files.progress import advance, progress_bar
@@ -36,6 +35,7 @@ from frpt.reverser import Reverser
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 WeightsLike = Mapping[str, Any] | nn.Module | str | Path
 """Weights of a model: a state dict, a module that has them, or a file."""
@@ -132,6 +132,25 @@ class Trajectory:
             for layer, d in zip(self.layers, self.deviation[i], strict=True)
         ]
         return pd.DataFrame(rows, columns=["checkpoint", "layer", self.score_name, "deviation"])
+
+    def figure(self, path: str | Path | None = None) -> Figure:
+        """Score against deviation, a panel per layer, with their correlations.
+
+        Args:
+            path: a file to write it to as well: .png, .svg or .pdf.
+
+        Returns:
+            The figure, which belongs to no window.
+
+        Raises:
+            OptionError: for another kind of file.
+
+        Example:
+            >>> figure = trajectory.figure(folder / "trajectory.png")
+        """
+        from frpt.diagnosis.figures.curves import trajectory
+
+        return trajectory(self, path)
 
     def __str__(self) -> str:
         return f"{self._caption}\n{table(*self._cells())}"

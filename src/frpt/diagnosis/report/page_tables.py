@@ -1,4 +1,4 @@
-"""The tables of the report: layers, reverse units, classes, samples."""
+"""The tables of the page: layers, units of the way back, classes, samples. ``page.py`` puts them into its template."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import numpy as np
 from frpt.diagnosis.findings import Array, Findings
 from frpt.diagnosis.report.words import class_name, number, percent
 
-ROWS = 500
-"""Rows shown of the tables of samples and classes."""
+ROWS = 500  # of the tables of samples and classes, worst first; all rows are in to_csv. More make the page slow to sort
 
 Style = Literal["text", "code", "number", "percent", "flag"]
 Value = str | int | float | bool | None
@@ -68,16 +67,19 @@ def _cell(column: Column, value: Value) -> Cell:
         return Cell("yes" if value else "no", "1" if value else "0")
     if not column.numeric:
         return Cell(str(value) or "–", str(value))
-    found = math.nan if value is None else float(value)
+    amount = math.nan if value is None else float(value)
     shown: Callable[[float], str] = percent if column.style == "percent" else number
-    return Cell(shown(found), "" if math.isnan(found) else f"{found:.6g}")
+    return Cell(shown(amount), "" if math.isnan(amount) else f"{amount:.6g}")
 
 
 def layers_table(d: Findings) -> PageTable:
     columns = [
         Column("layer", "code"),
         Column("rank", hint="1: the likeliest place of the fault"),
-        Column("fault", hint="how much the layer looks like the place where the network goes wrong"),
+        Column(
+            "fault",
+            hint="share of the loss that refitting this layer alone takes back, on samples it was not fitted to",
+        ),
         Column("deviation", hint="mean of ‖a* − â‖/‖â‖ over the samples that need a correction"),
         Column("in reference", hint="the same in the reference's metric: standard deviations of the layer's features"),
         Column("label wins", "percent", hint="samples whose label the network predicts when it runs on from a*"),
@@ -99,7 +101,7 @@ def layers_table(d: Findings) -> PageTable:
 
 def units_table(d: Findings) -> PageTable:
     columns = [
-        Column("#", hint="step of the walk, output first"),
+        Column("#", hint="output first"),
         Column("unit", "code"),
         Column("module", "code"),
         Column("op", "code"),
@@ -112,7 +114,7 @@ def units_table(d: Findings) -> PageTable:
         Column("fallback", "percent", hint="share of samples for which the gate fell back"),
         Column("iterations"),
         Column("deviation", hint="mean of ‖a − â‖/‖â‖"),
-        Column("ρ", hint="measured ‖R(t + ξ) − R(t)‖/‖ξ‖: how much the step amplifies an error"),
+        Column("ρ", hint="measured ‖R(t + ξ) − R(t)‖/‖ξ‖: how much the unit amplifies an error"),
         Column("ε", hint="bound on the unit's own error, relative to ‖a − â‖"),
         Column("σ max"),
         Column("σ min"),
@@ -122,7 +124,7 @@ def units_table(d: Findings) -> PageTable:
                       u.iterations, u.deviation, u.rho, u.epsilon, u.sigma_max, u.sigma_min), unit=i)
         for i, u in enumerate(d.units)
     ]  # fmt: skip
-    return PageTable("units", "Steps of the reverse path, output first", columns, rows)
+    return PageTable("units", "Units of the way back, output first", columns, rows)
 
 
 def classes_table(d: Findings) -> PageTable:
@@ -183,9 +185,9 @@ def worst_classes(d: Findings) -> list[int]:
 
 def mean_of(values: Array) -> Array:
     """Row means of what is a number; −1 where nothing is."""
-    found = np.asarray(values, dtype=float)
-    ok = np.isfinite(found)
-    total = np.where(ok, found, 0.0).sum(1)
+    table = np.asarray(values, dtype=float)
+    ok = np.isfinite(table)
+    total = np.where(ok, table, 0.0).sum(1)
     return np.where(ok.any(1), total / np.maximum(ok.sum(1), 1), -1.0)
 
 

@@ -1,4 +1,7 @@
-"""Post-training runs, comparisons and trajectories in the report: curves with seeds, paired differences, flips."""
+"""Post-training runs, comparisons and trajectories on the page: curves with seeds, paired differences, flips.
+
+``page.py`` makes a section of each of the ``results`` that ``Diagnosis.to_html`` was given.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,7 @@ def _curve(r: Result) -> dict[str, Any]:
 
 
 def _trajectory(t: Trajectory, name: str) -> RunSection:
-    found = [t.correlation(layer) for layer in t.layers]
+    correlations = [t.correlation(layer) for layer in t.layers]
     columns = [
         Column("layer", "code"),
         Column("Pearson", hint="of deviation and score over checkpoints"),
@@ -125,7 +128,7 @@ def _trajectory(t: Trajectory, name: str) -> RunSection:
     ]
     rows = [
         row(columns, (layer, c.pearson, c.pearson_p, c.spearman, c.spearman_p, *t.deviation[:, j]))
-        for j, (layer, c) in enumerate(zip(t.layers, found, strict=True))
+        for j, (layer, c) in enumerate(zip(t.layers, correlations, strict=True))
     ]
     data = {
         "kind": "trajectory",
@@ -134,7 +137,7 @@ def _trajectory(t: Trajectory, name: str) -> RunSection:
         "score": t.score,
         "layers": [
             {"name": layer, "deviation": t.deviation[:, j], "pearson": c.pearson, "spearman": c.spearman}
-            for j, (layer, c) in enumerate(zip(t.layers, found, strict=True))
+            for j, (layer, c) in enumerate(zip(t.layers, correlations, strict=True))
         ],
     }
     text = f"Deviation against {t.score_name} over {len(t.checkpoints)} checkpoints, one panel per layer."

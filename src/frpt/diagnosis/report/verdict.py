@@ -1,4 +1,4 @@
-"""What the diagnosis says, in plain words."""
+"""What the diagnosis says, in plain words: for the top of the page (``page.py``) and the terminal (``tables.py``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from frpt.diagnosis.findings import Findings, LayerFinding
 from frpt.diagnosis.report.words import class_name, percent, score
 
 CLEAR = 0.05
-"""Share of the loss that refitting a layer has to take back for it to stand out."""
+# Share of the loss that refitting a layer has to take back for it to stand out. On digits (benchmarks/
+# diagnosis_numbers.py) layers of a sound network take back 0.03 at most, damaged ones 0.08 or more, 0.63 on average.
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,22 @@ def verdict(d: Findings) -> Verdict:
     return Verdict(layer, wrong, sentences, _facts(d, said, count, wrong, first))
 
 
+def about_targets(d: Findings) -> str:
+    """How the targets were made: op by op, as the likeliest features, or as the least change."""
+    asked = "in which the label wins" if d.class_names else "that give the output asked for"
+    if d.units:
+        return "The targets were made op by op, as the paper does."
+    if d.reference:
+        return (
+            f"The targets are the likeliest features {asked}, judged by how the features of each layer vary over "
+            f"{d.reference} (a reference)."
+        )
+    return (
+        f"The targets are the least change: the nearest features {asked}, whether or not the network ever produces "
+        "such features. With a reference they would be the likeliest."
+    )
+
+
 def _of_fault(d: Findings, first: LayerFinding) -> str:
     others = [f for f in d.layers if f.name != first.name]
     second = max(others, key=lambda f: f.fault, default=None)
@@ -88,9 +105,9 @@ def _facts(d: Findings, said: str, count: int, wrong: int, first: LayerFinding |
     layers = d.advice.layers
     if layers:
         value = layers[0] if len(layers) == 1 else f"{layers[0]} … {layers[-1]}"
-        facts.append(Fact("advised l_R", value, f"{len(layers)} {_plural(len(layers), 'layer')}", code=True))
+        facts.append(Fact("trusted layers", value, f"{len(layers)} {_plural(len(layers), 'layer')}", code=True))
     else:
-        facts.append(Fact("advised l_R", "none"))
+        facts.append(Fact("trusted layers", "none"))
     return facts
 
 

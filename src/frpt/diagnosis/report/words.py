@@ -1,4 +1,4 @@
-"""Numbers and names as a reader sees them, and as JSON that is safe inside a page."""
+"""Numbers and names as a reader sees them, in tables, figures and on the page; and JSON that is safe inside a page."""
 
 from __future__ import annotations
 
