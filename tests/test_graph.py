@@ -99,7 +99,7 @@ def test_constants_in_the_shape_of_a_value_do_not_depend_on_it() -> None:
     torch.manual_seed(0)
     model, x = Padded().eval(), torch.randn(3, 3)
     rev = frpt.Reverser(model, x, margin=0.1)
-    assert [u.choice.rule for u in rev.plan("a").units] == ["linear", "gather"]
+    assert [u.match.rule for u in rev.plan("a").units] == ["linear", "gather"]
     with torch.no_grad():
         y = 1 - model(x).argmax(1)
     y[0] = 1 - y[0]

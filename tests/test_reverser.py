@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import pytest
@@ -144,9 +145,9 @@ def test_layers_are_listed_output_first_and_all_of_them_can_be_planned() -> None
 
 def test_plan_of_a_residual_network() -> None:
     plan = frpt.Reverser(ResNet().eval(), images()).plan("layer1")
-    rules = [u.choice.rule for u in plan.units]
+    rules = [u.match.rule for u in plan.units]
     assert rules == ["linear", "reshape", "adaptive_avg_pool", "relu", "composite", "relu", "composite"]
-    assert plan.units[0].choice.case == "I"
+    assert plan.units[0].match.case == "I"
     table = str(plan)
     assert "(b, 16, 8, 8)" not in table.splitlines()[0]
     assert "layer2.1/add" in table
@@ -155,14 +156,14 @@ def test_plan_of_a_residual_network() -> None:
 
 def test_case_two_is_shown() -> None:
     plan = frpt.Reverser(mlp((4, 3, 9, 2)).eval(), torch.randn(2, 4)).plan("1")
-    assert [u.choice.case for u in plan.units] == ["I", "", "II"]
+    assert [u.match.case for u in plan.units] == ["I", "", "II"]
 
 
 def test_stages_keep_blocks_whole_and_patterns_do_what_they_say() -> None:
     model, x = ResNet().eval(), images()
     stages = frpt.Reverser(model, x, blocks="stages").plan("stem")
     assert [u.path for u in stages.units if u.composite] == ["layer2.1", "layer2.0", "layer1.1", "layer1.0"]
-    assert not any(u.choice.rule == "relu" for u in stages.units)
+    assert not any(u.match.rule == "relu" for u in stages.units)
     whole = frpt.Reverser(model, x, blocks=["layer?"]).plan("stem")
     assert [u.name for u in whole.units if u.composite] == ["layer2", "layer1"]
     with pytest.raises(OptionError, match="finest"):
@@ -558,3 +559,44 @@ def test_samples_are_repeated_and_dropped_again(samples: BatchAxis, shape: tuple
     longer = samples.extended(t, 6)
     assert torch.equal(samples.first(longer, 4), t)
     assert torch.equal(samples.take(longer, torch.tensor([4, 5])), samples.take(t, torch.tensor([3, 3])))
+
+
+def test_a_layer_may_be_given_as_a_module() -> None:
+    model, x, y = small_net(), torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    rev = frpt.Reverser(model, x)
+    by_name, by_module = rev.reconstruct(x, y, at="1"), rev.reconstruct(x, y, at=model[1])
+    assert by_module.layer == "1"
+    assert torch.equal(by_name.target, by_module.target)
+    assert list(rev.reconstruct(x, y, at=[model[1], model[0]])) == ["1", "0"]
+    assert str(rev.plan(model[0])) == str(rev.plan("0"))
+    assert torch.equal(rev.run(x, model[1], by_name.target), rev.run(x, "1", by_name.target))
+    with pytest.raises(OptionError, match="this ReLU is no module of the model"):
+        rev.plan(nn.ReLU())
+
+
+def small_net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+
+
+def test_results_read_well_in_a_notebook() -> None:
+    model, x, y = small_net(), torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    rev = frpt.Reverser(model, x)
+    assert repr(rev) == "Reverser(Sequential, preset 'default', 4 layers)"
+    plan, rec, walk = rev.plan("0"), rev.reconstruct(x, y, at="0"), rev.explain(x, y, at="0")
+    assert repr(plan) == str(plan)
+    assert repr(rec) == str(rec)
+    assert "tensor(" not in repr(rec)
+    for shown in (plan, walk):
+        assert shown._repr_html_().count("<tr>") == 3  # the head, linear and relu
+    assert "samples corrected" in rec._repr_html_()
+
+
+def test_a_reconstruction_can_be_pickled() -> None:
+    model, x, y = small_net(), torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    rev = frpt.Reverser(model, x)
+    rec, walk = rev.reconstruct(x, y, at="0"), rev.explain(x, y, at="0")
+    again = pickle.loads(pickle.dumps(rec))
+    assert torch.equal(again.target, rec.target)
+    assert again.units == ()  # the network stays behind, and with it a walk nobody asked for
+    assert [u.name for u in pickle.loads(pickle.dumps(walk)).units] == [u.name for u in walk.units]

@@ -1,4 +1,7 @@
-"""Labels -> output target: the output nearest to the model's own in which the label wins (paper III-E)."""
+"""From labels to an output target: the output nearest to the model's own in which the label wins (paper III-E).
+
+``Embedder`` is what a ``Reverser`` asks; the functions can be used on their own.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from torch import Tensor
 
 from frpt.errors import LabelError, OptionError
 
+__all__ = ["Embedder", "class_dim", "lead", "max_assign", "nearest", "one_hot", "regression"]
+
 Embed = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -20,8 +25,24 @@ def nearest(
     """The Euclidean projection onto {a : a_y ≥ a_i + margin for all i ≠ y} (Algorithm 1, A.6).
 
     With v_1 ≥ v_2 ≥ … the scores above the label's and θ_k = (a_y + v_1 + … + v_k)/(k + 1), the label and the k*
-    largest go to θ at the largest k with v_k ≥ θ_k. output: (…, c, …) with the classes on ``dim``, labels: without it.
-    margin: a number, or one for each sample: (b,). Where the label wins already the output is returned bit for bit.
+    largest go to θ at the largest k with v_k ≥ θ_k.
+
+    Args:
+        output: scores (…, c, …), the classes on axis ``dim``.
+        labels: class ids, shaped like the output without its class axis.
+        dim: the class axis.
+        margin: by how much the label's score shall be the largest: a number, or one for each sample (b,).
+        ignore_index: labels with this id leave their scores alone.
+
+    Returns:
+        The projected scores, like the output; the output itself, bit for bit, where the label wins already.
+
+    Raises:
+        LabelError: for labels that do not fit the output.
+
+    Example:
+        >>> frpt.embed.nearest(torch.tensor([[3.0, 1.0, 0.0]]), torch.tensor([1]))
+        tensor([[2., 2., 0.]])
     """
     scores, own, picked = _prepare(output, labels, dim, ignore_index)
     if isinstance(margin, Tensor):
@@ -41,7 +62,22 @@ def nearest(
 
 
 def max_assign(output: Tensor, labels: Tensor, dim: int = -1, margin: float = 0.0, ignore_index: int = -100) -> Tensor:
-    """The nearest in L1: the label's score becomes the largest one (plus the margin), the others stay."""
+    """The nearest in L1: the label's score becomes the largest one (plus the margin), the others stay.
+
+    Args:
+        output: scores (…, c, …), the classes on axis ``dim``.
+        labels: class ids, shaped like the output without its class axis.
+        dim: the class axis.
+        margin: by how much the label's score shall exceed the largest other.
+        ignore_index: labels with this id leave their scores alone.
+
+    Returns:
+        The scores, like the output.
+
+    Example:
+        >>> frpt.embed.max_assign(torch.tensor([[3.0, 1.0, 0.0]]), torch.tensor([1]))
+        tensor([[3., 3., 0.]])
+    """
     scores, own, picked = _prepare(output, labels, dim, ignore_index)
     top = scores.scatter(-1, own, -torch.inf).amax(-1, keepdim=True) + margin
     changed = picked & (scores.gather(-1, own) < top)
@@ -49,14 +85,40 @@ def max_assign(output: Tensor, labels: Tensor, dim: int = -1, margin: float = 0.
 
 
 def one_hot(output: Tensor, labels: Tensor, dim: int = -1, margin: float = 1.0, ignore_index: int = -100) -> Tensor:
-    """1 (or ``margin``) at the label, 0 elsewhere, whatever the model said."""
+    """1 (or ``margin``) at the label, 0 elsewhere, whatever the model said.
+
+    Args:
+        output: scores (…, c, …), the classes on axis ``dim``.
+        labels: class ids, shaped like the output without its class axis.
+        dim: the class axis.
+        margin: the label's score.
+        ignore_index: labels with this id leave their scores alone.
+
+    Returns:
+        The scores, like the output.
+
+    Example:
+        >>> frpt.embed.one_hot(torch.tensor([[3.0, 1.0, 0.0]]), torch.tensor([1]))
+        tensor([[0., 1., 0.]])
+    """
     scores, own, picked = _prepare(output, labels, dim, ignore_index)
     target = torch.zeros_like(scores).scatter(-1, own, margin)
     return _finish(output, torch.where(picked, target, scores), picked.expand_as(scores), dim)
 
 
 def regression(output: Tensor, target: Tensor) -> Tensor:
-    """The target itself, in the output's dtype and on its device."""
+    """The target itself, in the output's dtype and on its device.
+
+    Args:
+        output: the model's output.
+        target: finite, of the same shape.
+
+    Returns:
+        The target.
+
+    Raises:
+        LabelError: for another shape, or for NaN or infinity.
+    """
     if target.shape != output.shape:
         raise LabelError(
             f"a regression target must have the output's shape {tuple(output.shape)}, got {tuple(target.shape)}"
@@ -67,14 +129,39 @@ def regression(output: Tensor, target: Tensor) -> Tensor:
 
 
 def lead(output: Tensor, labels: Tensor, dim: int = -1, ignore_index: int = -100) -> Tensor:
-    """By how much the label's score exceeds the largest other one, in double; infinite where the label is ignored."""
+    """By how much the label's score exceeds the largest other one.
+
+    Args:
+        output: scores (…, c, …), the classes on axis ``dim``.
+        labels: class ids, shaped like the output without its class axis.
+        dim: the class axis.
+        ignore_index: labels with this id are not looked at.
+
+    Returns:
+        The lead in double, shaped like the labels: positive where the label wins, infinite where it is ignored.
+
+    Example:
+        >>> frpt.embed.lead(torch.tensor([[3.0, 1.0, 0.0]]), torch.tensor([1]))
+        tensor([-2.], dtype=torch.float64)
+    """
     scores, own, picked = _prepare(output, labels, dim, ignore_index)
     others = scores.scatter(-1, own, -torch.inf).amax(-1)
     return torch.where(picked.squeeze(-1), scores.gather(-1, own).squeeze(-1) - others, torch.inf)
 
 
 def class_dim(output: Tensor, labels: Tensor) -> int:
-    """The axis of the output that the labels leave out: the last, or the one after the batch."""
+    """The axis of the output that the labels leave out: the last, or the one after the batch.
+
+    Args:
+        output: scores.
+        labels: class ids.
+
+    Returns:
+        The class axis.
+
+    Raises:
+        LabelError: if no axis fits, or both do.
+    """
     shape = tuple(output.shape)
     fits = [d for d in (len(shape) - 1, 1) if 0 < d < len(shape) and shape[:d] + shape[d + 1 :] == tuple(labels.shape)]
     if not fits:

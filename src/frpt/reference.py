@@ -2,7 +2,7 @@
 
 The nearest feature in which a label wins is an adversarial one: it moves where the rest of the network is sensitive,
 not where features vary. With a reference, reconstructions are measured in each layer's own variation, and know what the
-features of each class look like.
+features of each class look like. Made by users with ``Reference.fit``, and by ``frpt.diagnose`` from its own data.
 """
 
 from __future__ import annotations
@@ -80,8 +80,10 @@ class Reference:
             NonFiniteError: for NaN or infinity in the inputs or the features.
 
         Example:
-            >>> ref = frpt.Reference.fit(model, dataset, at=["layer2", "layer3"])  # doctest: +SKIP
-            >>> rev = frpt.Reverser(model, x, reference=ref)  # doctest: +SKIP
+            >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+            >>> data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(3, (64,)))
+            >>> frpt.Reference.fit(model, data, at=["1"], progress=False)
+            Reference(1; 64 samples)
         """
         source = Source(dataset, workers, next((p.device for p in model.parameters()), None))
         example = next(iter(source.batches([range(min(_EXAMPLE, source.count))], _EXAMPLE)))[1]
@@ -125,14 +127,14 @@ class Reference:
         right = right[(right > 0) & torch.isfinite(right)]
         typical = float(right.median()) if len(right) else 0.0
         names = [n for name in layers for n in (*rev.upstream(name), *rev.frozen(name))]
-        found = {name: gatherer.variation(typical) for name, gatherer in gathered.items()}
-        still = [name for name, v in found.items() if v.variance <= _STILL * float(v.mean.square().mean())]
+        variations = {name: gatherer.variation(typical) for name, gatherer in gathered.items()}
+        still = [name for name, v in variations.items() if v.variance <= _STILL * float(v.mean.square().mean())]
         if still and not lenient:
             raise OptionError(
                 f"the features of {still[0]!r} do not vary over these samples; pass others, or another layer"
             )
-        found = {name: v for name, v in found.items() if name not in still}
-        return Reference(found, weights_of(rev.model, names), len(chosen))
+        variations = {name: v for name, v in variations.items() if name not in still}
+        return Reference(variations, weights_of(rev.model, names), len(chosen))
 
     def of(self, layer: str) -> Variation | None:
         """What is known of a layer; None if nothing."""
@@ -153,7 +155,17 @@ class Reference:
             raise ReferenceMismatchError(f"the weights have changed since, among them {changed[0]!r}")
 
     def save(self, path: str | Path) -> Path:
-        """Write ``reference.safetensors`` and ``reference.json`` into a directory; returns it."""
+        """Write ``reference.safetensors`` and ``reference.json`` into a directory.
+
+        Args:
+            path: the directory; it is made if it is not there.
+
+        Returns:
+            The directory.
+
+        Raises:
+            StoreError: if the disk refuses.
+        """
         place = Path(path)
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -165,7 +177,17 @@ class Reference:
 
     @staticmethod
     def load(path: str | Path) -> Reference:
-        """Read what ``save`` wrote; damaged files are refused."""
+        """Read what ``save`` wrote.
+
+        Args:
+            path: the directory.
+
+        Returns:
+            The reference; which network it belongs to is checked when it is used.
+
+        Raises:
+            ReferenceMismatchError: for files that are missing, damaged, or something else.
+        """
         place = Path(path)
         try:
             facts = json.loads((place / _FACTS).read_text())
@@ -179,10 +201,10 @@ class Reference:
                 )
                 for i, (name, fact) in enumerate(facts["layers"].items())
             }  # fmt: skip
-            found = Reference(layers, facts["weights"], facts["samples"])
-            if found.digest != facts["sha256"]:
+            reference = Reference(layers, facts["weights"], facts["samples"])
+            if reference.digest != facts["sha256"]:
                 raise ValueError("its checksum does not fit")
-            return found
+            return reference
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ReferenceMismatchError(f"{str(place)!r} is no reference, or it is damaged: {error}") from error
 

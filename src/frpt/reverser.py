@@ -1,11 +1,13 @@
-"""Reverser: captures a model, plans the way back to a layer, and walks it."""
+"""Reverser: captures a model, plans the way back to a layer, and answers what the layer should have produced.
+
+The first thing users meet; it knows nothing of single ops (``frpt.reverse`` does).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import partial
 from typing import Any, overload
 
 import torch
@@ -14,33 +16,60 @@ from torch.fx import Node
 
 from frpt.common.batch import BatchAxis
 from frpt.embed import Embed, Embedder, as_labels
-from frpt.errors import InputError, IrreversibleError, OptionError
+from frpt.errors import InputError, OptionError
 from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where
 from frpt.graph.inputs import InputLike, Inputs, Picker
-from frpt.graph.mixing import mixing
-from frpt.graph.plan import Choice, Plan, Unit, make_plan, shape_text
+from frpt.graph.plan import Plan, shape_text
 from frpt.options import Preset
 from frpt.options import preset as preset_of
-from frpt.reverse.backward import Network, Walk, check_weights, pads_next, planned_call
+from frpt.reverse.backward import Walk
+from frpt.reverse.batch import Batch
 from frpt.reverse.forward import Record
-from frpt.reverse.nearest import Nearest
+from frpt.reverse.network import Network, check_weights
 from frpt.reverse.reconstruction import Reconstruction
-from frpt.rules import rule_for
+from frpt.reverse.whole_path import WholePath
 from frpt.solvers.variation import Variations
+
+Layer = str | nn.Module
+"""A layer: its name, or the module itself."""
 
 
 class Reverser:
     """Says what any layer of a trained network should have produced for a label. The model is never changed.
 
-    example_inputs: a tensor, a tuple of positional or a dict of keyword inputs, batch first; ``kwargs`` beside it.
-    output: which tensor of the model's output is meant (name or index); a lone tensor or ``logits`` is found without.
-    preset: "default", "paper", "online" (quick, for every training step) or a ``Preset``.
-    embed: how labels become targets, by name or a function (output, y). margin: by how much the label shall win.
-    class_dim: the output's class axis where shapes leave it open.
-    blocks: of a walk op by op: "finest" cut points, "stages" (residual and attention modules whole), or module patterns
-    to keep whole.
-    reference: how the layers' features vary (``frpt.Reference``): the answer is then the likeliest feature in which the
-    label wins, at the layers it knows; without, the least change by which it does.
+    Args:
+        model: the trained network; captured once with ``torch.export`` and run in eval mode.
+        example_inputs: a tensor, a tuple of positional or a dict of keyword inputs, batch first.
+        kwargs: keyword inputs beside positional ones.
+        output: which tensor of the model's output is meant, by name or index; a lone tensor, or one called ``logits``,
+            needs none.
+        preset: "default", "paper" (as the paper does it, op by op), "online" (quick, for every training step), or a
+            ``Preset`` of your own.
+        embed: how labels become output targets: "nearest", "max_assign", "one_hot", "regression", or a function
+            (output, y) -> target.
+        margin: by how much the label's score shall exceed every other; by default a hair, relative to the scores.
+        class_dim: the output's class axis, where shapes leave it open.
+        ignore_index: the class id of labels that are not looked at.
+        blocks: of a walk op by op: "finest" cut points, "stages" (residual and attention modules whole), or module
+            patterns to keep whole.
+        reference: how the layers' features vary (``frpt.Reference``). With one the answer is the likeliest feature in
+            which the label wins, at the layers it knows; without, the least change by which the label wins.
+
+    Raises:
+        CaptureError: if the model cannot be turned into a graph.
+        NonFiniteError: for weights that are NaN or infinite.
+        OptionError: for options that do not exist.
+        ReferenceMismatchError: for a reference of another network or of other weights.
+
+    Example:
+        >>> import torch, frpt
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+        >>> x, y = torch.randn(16, 4), torch.randint(3, (16,))
+        >>> rev = frpt.Reverser(model, x)
+        >>> rec = rev.reconstruct(x, y, at="1")
+        >>> bool(rec.wins[rec.corrected].all())
+        True
     """
 
     def __init__(
@@ -78,10 +107,23 @@ class Reverser:
                 raise OptionError(f"the preset {self.preset.name!r} walks op by op and takes no reference")
             reference.check(self)
 
+    def __repr__(self) -> str:
+        measure = "" if self.reference is None else ", with a reference"
+        return f"Reverser({type(self.model).__name__}, preset {self.preset.name!r}{measure}, {len(self.layers)} layers)"
+
     @property
     def layers(self) -> list[str]:
-        """Every name ``at`` accepts, output first."""
+        """Every name that ``at`` accepts, output first."""
         return self._example.names.ordered()
+
+    def layer(self, at: Layer) -> str:
+        """The name of a layer that is given by its name, or as the module itself."""
+        if isinstance(at, str):
+            return at
+        names: list[str] = [name for name, module in self.model.named_modules() if module is at]
+        if not names:
+            raise OptionError(f"at: this {type(at).__name__} is no module of the model; pass one of its own, or a name")
+        return names[0]
 
     @property
     def example(self) -> Inputs:
@@ -102,77 +144,117 @@ class Reverser:
         other.reference = reference
         return other
 
-    def shape(self, layer: str) -> str:
+    def shape(self, at: Layer) -> str:
         """The shape of a layer's value, the batch written b."""
-        return shape_text(self._example.names[layer])
+        return shape_text(self.node(at)[1])
 
-    def upstream(self, at: str) -> list[str]:
+    def upstream(self, at: Layer) -> list[str]:
         """Names of the parameters and buffers the layer's value depends on."""
-        return self._example.captured.upstream(self._example.names[at])
+        return self._example.captured.upstream(self.node(at)[1])
 
-    def frozen(self, at: str) -> list[str]:
+    def frozen(self, at: Layer) -> list[str]:
         """Names of the parameters and buffers the output uses after the layer or beside it; shared ones are in both."""
-        return self._example.captured.frozen(self._example.names[at])
+        return self._example.captured.frozen(self.node(at)[1])
 
-    def batch_axis(self, at: str) -> BatchAxis:
+    def batch_axis(self, at: Layer) -> BatchAxis:
         """Where the samples sit in the layer's value; ``batch_axis(at).front(value)`` has them on axis 0."""
-        node = self._example.names[at]
-        found = self._example.captured.batch_axis(node)
-        if found is None:
+        captured, node = self.node(at)
+        axis = captured.batch_axis(node)
+        if axis is None:
             raise InputError(
                 f"{where(node)}: its value has no batch axis, so there is nothing to reconstruct per sample"
             )
-        return found
+        return axis
 
-    def sample_shape(self, at: str) -> tuple[int, ...]:
+    def sample_shape(self, at: Layer) -> tuple[int, ...]:
         """The shape of one sample of the layer's value, as ``batch_axis(at).front`` has it."""
-        samples, shape = self.batch_axis(at), list(self._example.names[at].meta["val"].shape)
+        samples, shape = self.batch_axis(at), list(self.node(at)[1].meta["val"].shape)
         inside = [] if samples == BatchAxis() else [samples.outer, samples.inner]
         return tuple(int(n) for n in [*shape[: samples.dim], *inside, *shape[samples.dim + 1 :]])
 
-    def interval(self, at: str) -> tuple[float, float]:
+    def interval(self, at: Layer) -> tuple[float, float]:
         """The smallest and the largest value that the op before the layer can produce."""
-        within = self._example.range(self._example.names[at], self.preset)
+        within = self._example.range(self.node(at)[1])
         return within.low, within.high
 
-    def node(self, at: str, inputs: Inputs | None = None) -> tuple[Captured, Node]:
+    def node(self, at: Layer, inputs: Inputs | None = None) -> tuple[Captured, Node]:
         """The captured graph of some inputs (the example's), and the layer's node in it."""
-        found = self._example if inputs is None else self._capture(inputs)
-        return found.captured, found.names[at]
+        network = self._example if inputs is None else self._capture(inputs)
+        return network.captured, network.names[self.layer(at)]
 
-    def plan(self, at: str) -> Plan:
-        """The reverse path to a layer, checked whole; print it for the table."""
-        return self._plan(self._example, at)
+    def plan(self, at: Layer) -> Plan:
+        """The reverse path to a layer, checked whole; print it for the table.
+
+        Args:
+            at: the layer, by name or as a module.
+
+        Returns:
+            One unit for each gap between cut points, output first, with what reverses it.
+
+        Raises:
+            UnknownLayerError: for a name that no value of the network has.
+            UnreachableLayerError: if the output does not depend on the layer.
+            IrreversibleError: if ops on the way have neither a rule nor a derivative, or if samples mix.
+        """
+        return self._example.plan(self.layer(at))
 
     @overload
     def reconstruct(
-        self, x: InputLike, y: Tensor, at: str, *, kwargs: Mapping[str, Any] | None = None
+        self, x: InputLike, y: Tensor, at: Layer, *, kwargs: Mapping[str, Any] | None = None
     ) -> Reconstruction: ...
     @overload
     def reconstruct(
-        self, x: InputLike, y: Tensor, at: list[str] | tuple[str, ...], *, kwargs: Mapping[str, Any] | None = None
+        self,
+        x: InputLike,
+        y: Tensor,
+        at: list[str] | list[nn.Module] | tuple[Layer, ...],
+        *,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> dict[str, Reconstruction]: ...
     def reconstruct(
-        self, x: InputLike, y: Tensor, at: str | Sequence[str], *, kwargs: Mapping[str, Any] | None = None
+        self, x: InputLike, y: Tensor, at: Layer | Sequence[Layer], *, kwargs: Mapping[str, Any] | None = None
     ) -> Reconstruction | dict[str, Reconstruction]:
-        """What the layer (or each of several, in one sweep) should have produced for the labels.
+        """What a layer (or each of several, in one sweep) should have produced for the labels.
 
-        y: class ids, or a floating-point tensor shaped like the output.
+        Args:
+            x: inputs like the example's, with any number of samples.
+            y: class ids, or a floating-point tensor shaped like the output.
+            at: the layer, by name or as a module; or several of them.
+            kwargs: keyword inputs beside positional ones.
+
+        Returns:
+            The reconstruction; of several layers a dict of them by name.
+
+        Raises:
+            InputError: for inputs of another kind than the example's.
+            LabelError: for labels that do not fit the output.
+            NonFiniteError: for NaN or infinity in the inputs or the forward pass.
+            UnknownLayerError, UnreachableLayerError, IrreversibleError: as ``plan`` raises them.
         """
         inputs = Inputs.of(x, kwargs)
         inputs.check_finite()
+        single = isinstance(at, str | nn.Module)
+        layers: Sequence[Layer] = [at] if isinstance(at, str | nn.Module) else at
         warn_if_training(self.model)
         with eval_mode(self.model), torch.no_grad():
-            found = self._capture(inputs)
-            plans = [self._plan(found, name) for name in ([at] if isinstance(at, str) else at)]
-            solver = self._solver(found, inputs, plans, as_labels(y))
-            results = {plan.layer: solver.to(plan) for plan in plans}
-        return results[at] if isinstance(at, str) else results
+            network = self._capture(inputs)
+            plans = [network.plan(self.layer(one)) for one in layers]
+            batch = self._answering(network, inputs, plans, as_labels(y))
+            results = {plan.layer: batch.to(plan) for plan in plans}
+        return results[plans[0].layer] if single else results
 
-    def explain(self, x: InputLike, y: Tensor, at: str, *, kwargs: Mapping[str, Any] | None = None) -> Reconstruction:
+    def explain(self, x: InputLike, y: Tensor, at: Layer, *, kwargs: Mapping[str, Any] | None = None) -> Reconstruction:
         """The walk back to a layer op by op, whatever the preset answers: each op's consistency and deviation.
 
-        Its target is what the walk ends with, the paper's answer with the preset's rules; print it for the table.
+        Args:
+            x: inputs like the example's.
+            y: class ids, or a floating-point tensor shaped like the output.
+            at: the layer, by name or as a module.
+            kwargs: keyword inputs beside positional ones.
+
+        Returns:
+            A reconstruction whose target is what the walk ends with: the paper's answer with the preset's rules, as a
+            rule another one than ``reconstruct`` gives. Print it for the table of units.
         """
         inputs = Inputs.of(x, kwargs)
         inputs.check_finite()
@@ -180,54 +262,76 @@ class Reverser:
             return walk.to(plan)
 
     @contextmanager
-    def walking(self, inputs: Inputs, y: Tensor, layers: Sequence[str]) -> Iterator[tuple[Walk, list[Plan]]]:
+    def walking(self, inputs: Inputs, y: Tensor, layers: Sequence[Layer]) -> Iterator[tuple[Walk, list[Plan]]]:
         """A batch recorded, with the plans to some layers, to be walked back op by op."""
         with eval_mode(self.model), torch.no_grad():
-            found = self._capture(inputs)
-            plans = [self._plan(found, name) for name in layers]
-            yield Walk(found, self.preset, self.embedder, inputs, plans, as_labels(y)), plans
+            network = self._capture(inputs)
+            plans = [network.plan(self.layer(one)) for one in layers]
+            yield Walk(network, self.embedder, inputs, plans, as_labels(y)), plans
 
-    def _solver(
+    def _answering(
         self,
-        found: Network,
+        network: Network,
         inputs: Inputs,
         plans: Sequence[Plan],
         y: Tensor,
         known: Mapping[Node, Tensor] | None = None,
-    ) -> Walk | Nearest:
+    ) -> Batch:
         """The batch recorded, and how the preset answers for it."""
         if self.preset.nearest is None:
-            return Walk(found, self.preset, self.embedder, inputs, plans, y, known)
-        return Nearest(found, self.preset, self.embedder, inputs, plans, y, known, self.reference)
+            return Walk(network, self.embedder, inputs, plans, y, known)
+        return WholePath(network, self.embedder, inputs, plans, y, known, self.reference)
 
     def reconstruct_from(
-        self, x: InputLike, y: Tensor, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None
+        self, x: InputLike, y: Tensor, at: Layer, value: Tensor, *, kwargs: Mapping[str, Any] | None = None
     ) -> Reconstruction:
-        """What the layer should have produced for the labels where it produced ``value``, e.g. in train mode.
+        """What a layer should have produced for the labels where it produced ``value``, e.g. in train mode.
 
         Nothing before the layer is run, but for what reaches the output beside it.
+
+        Args:
+            x: inputs like the example's.
+            y: class ids, or a floating-point tensor shaped like the output.
+            at: the layer, by name or as a module.
+            value: what the layer produced, shaped like its output.
+            kwargs: keyword inputs beside positional ones.
+
+        Returns:
+            The reconstruction, with ``value`` as its anchor.
         """
         inputs = Inputs.of(x, kwargs)
         with eval_mode(self.model), torch.no_grad():
-            found = self._capture(inputs)
-            plan = self._plan(found, at)
-            return self._solver(found, inputs, [plan], as_labels(y), {plan.at: value}).to(plan)
+            network = self._capture(inputs)
+            plan = network.plan(self.layer(at))
+            return self._answering(network, inputs, [plan], as_labels(y), {plan.at: value}).to(plan)
 
-    def values(self, x: InputLike, layers: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
+    def values(self, x: InputLike, layers: Sequence[Layer]) -> tuple[dict[str, Tensor], Tensor]:
         """(layer → its value, the output), from one forward pass."""
         inputs = Inputs.of(x)
         with eval_mode(self.model), torch.no_grad():
-            found = self._capture(inputs)
-            nodes = {name: found.names[name] for name in layers}
-            held = Record(found.captured, inputs, {*nodes.values(), found.captured.output}).values
-        return {name: held[node] for name, node in nodes.items()}, held[found.captured.output]
+            network = self._capture(inputs)
+            nodes = {name: network.names[name] for name in map(self.layer, layers)}
+            values = Record(network.captured, inputs, {*nodes.values(), network.captured.output}).values
+        return {name: values[node] for name, node in nodes.items()}, values[network.captured.output]
 
-    def run(self, x: InputLike, at: str, value: Tensor, *, kwargs: Mapping[str, Any] | None = None) -> Tensor:
-        """The model's output if the layer ``at`` had produced ``value``, all else as the forward pass has it."""
+    def run(self, x: InputLike, at: Layer, value: Tensor, *, kwargs: Mapping[str, Any] | None = None) -> Tensor:
+        """The model's output if a layer had produced ``value``, all else as the forward pass has it.
+
+        Args:
+            x: inputs like the example's.
+            at: the layer, by name or as a module.
+            value: shaped like the layer's output.
+            kwargs: keyword inputs beside positional ones.
+
+        Returns:
+            The output, computed in the model's own precision.
+
+        Raises:
+            InputError: for a value of another shape.
+        """
         inputs = Inputs.of(x, kwargs)
         with eval_mode(self.model), torch.no_grad():
-            found = self._capture(inputs)
-            captured, node = found.captured, found.names[at]
+            captured, node = self.node(at, inputs)
             given = captured.given(inputs)
             recorded = captured.run(captured.nodes, given, {node}, inputs.batch)[node]
             if recorded.shape != value.shape:
@@ -237,13 +341,12 @@ class Reverser:
         return out
 
     def run_on(
-        self, x: InputLike, at: str, value: Tensor | None = None, *, kwargs: Mapping[str, Any] | None = None
+        self, x: InputLike, at: Layer, value: Tensor | None = None, *, kwargs: Mapping[str, Any] | None = None
     ) -> tuple[Tensor, Tensor]:
         """(a, out): the layer's value, or ``value`` instead, and the output from it on, differentiable by ``a``."""
         inputs = Inputs.of(x, kwargs)
         with eval_mode(self.model):
-            found = self._capture(inputs)
-            captured, node = found.captured, found.names[at]
+            captured, node = self.node(at, inputs)
             active = captured.downstream({node})
             side = {i for n in active for i in n.all_input_nodes} - active | {node}
             with torch.no_grad():
@@ -263,26 +366,7 @@ class Reverser:
         for key in ((kind, None), (kind, inputs.batch)):
             if key in self._captures:
                 return self._captures[key]
-        found = Network(capture(self.model, inputs, self.output), inputs)
-        self._captures[(kind, None if found.captured.dynamic else inputs.batch)] = found
-        return found
-
-    def _plan(self, found: Network, at: str) -> Plan:
-        if at not in found.plans:
-            choose = partial(self._choose, found.captured)
-            plan = make_plan(found.captured, found.names, at, self.blocks, choose, pads_next)
-            with torch.no_grad():
-                mixed = mixing(found.captured, plan.at, found.inputs)
-            if mixed:
-                raise IrreversibleError(at, mixed)
-            found.plans[at] = plan
-        return found.plans[at]
-
-    def _choose(self, captured: Captured, unit: Unit) -> Choice:
-        """The rule of a unit, from shapes and from the weights as they are now."""
-        call = planned_call(unit, lambda n: captured.weight(n) if n in captured.weights else n.meta.get("val"))
-        rule = None if call is None else rule_for(call, self.preset.rules)
-        if call is not None and rule is not None:
-            case, note = (rule.case, rule.note)
-            return Choice(rule.name, case(call) if case else "", note(call, self.preset) if note else "")
-        return Choice("composite", note=self.preset.solver.composite)
+        captured = capture(self.model, inputs, self.output)
+        network = Network(captured, inputs, self.preset, self.blocks)
+        self._captures[(kind, None if captured.dynamic else inputs.batch)] = network
+        return network

@@ -29,7 +29,7 @@ from frpt.diagnosis.findings import Advice, LayerFinding, UnitFinding
 from frpt.graph.inputs import Inputs
 from frpt.graph.names import OUTPUT
 from frpt.graph.plan import Plan, Unit
-from frpt.reverse.backward import Walk, planned_call
+from frpt.reverse.backward import Walk
 from frpt.reverse.reconstruction import Reconstruction
 from frpt.reverser import Reverser
 from frpt.rules.conv import convolution
@@ -196,7 +196,7 @@ def _finding(
     before, ccp, fallback, iterations, deviation = means
     rho, own, bound = map(_median, errors)
     return UnitFinding(
-        unit.name, unit.path, unit.op, unit.choice.rule, layer, before, ccp, float(s.ccp.max()), fallback, iterations,
+        unit.name, unit.path, unit.op, unit.match.rule, layer, before, ccp, float(s.ccp.max()), fallback, iterations,
         deviation, rho, own, bound, *singular,
     )  # fmt: skip
 
@@ -204,13 +204,13 @@ def _finding(
 def _singular(walk: Walk, unit: Unit) -> tuple[float, float]:
     """Largest and smallest singular value of a linear or convolutional unit; NaN for others."""
     nan = float("nan")
-    call = None if unit.composite else planned_call(unit, lambda n: walk.record.side(n, walk.index, len(walk.index)))
+    call = walk.call(unit, walk.index)
     weight = None if call is None else call.args.get("weight")
     if call is None or not isinstance(weight, Tensor):
         return nan, nan
-    if unit.choice.rule == "linear" and weight.dim() == 2:
+    if unit.match.rule == "linear" and weight.dim() == 2:
         values = singular_values(weight.double())
-    elif unit.choice.rule == "conv":
+    elif unit.match.rule == "conv":
         conv = convolution(call, weight.double())
         values = Torus(conv, fitting(conv)).singular_values
     elif "running_var" in call.args:

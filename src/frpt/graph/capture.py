@@ -1,4 +1,8 @@
-"""nn.Module -> captured graph: torch.export, functionalised, with layer names, sample axes and shared weights."""
+"""From an nn.Module to a captured graph: torch.export, functionalised, module names, batch axes, shared weights.
+
+Called by ``frpt.Reverser``, once for each kind of inputs. The graph computes what the model computes; a capture that
+does not is refused.
+"""
 
 from __future__ import annotations
 
@@ -113,23 +117,23 @@ class Captured:
 
     def downstream(self, sources: set[Node]) -> set[Node]:
         """The sources and the live values computed from them; shape-only values don't count."""
-        found = {n for n in self.nodes if n in sources}
+        reached = {n for n in self.nodes if n in sources}
         for node in self.nodes:
-            if not is_shape(node) and not fills(node) and any(i in found for i in node.all_input_nodes):
-                found.add(node)
-        return found
+            if not is_shape(node) and not fills(node) and any(i in reached for i in node.all_input_nodes):
+                reached.add(node)
+        return reached
 
     def behind(self, node: Node, stop: set[Node] | None = None) -> set[Node]:
         """The node and the live values it is computed from, not looking behind ``stop``; shapes don't count."""
-        ends, found, stack = stop or set(), set(), [node]
+        ends, seen, stack = stop or set(), set(), [node]
         while stack:
             value = stack.pop()
-            if value in found or value in ends or is_shape(value):
+            if value in seen or value in ends or is_shape(value):
                 continue
-            found.add(value)
+            seen.add(value)
             if not fills(value):
                 stack.extend(value.all_input_nodes)
-        return found
+        return seen
 
     def upstream(self, at: Node) -> list[str]:
         """Names of the parameters and buffers the value at a node depends on."""
@@ -195,14 +199,14 @@ class Captured:
 
     def _last_uses(self, nodes: Sequence[Node]) -> dict[Node, list[Node]]:
         """Node → the values that no later one of ``nodes`` uses; kept for the tuples that plans run again and again."""
-        found = self._ends.get(nodes) if isinstance(nodes, tuple) else None
-        if found is None:
-            found = {}
+        last_uses = self._ends.get(nodes) if isinstance(nodes, tuple) else None
+        if last_uses is None:
+            last_uses = {}
             for value, user in {i: n for n in nodes for i in n.all_input_nodes}.items():
-                found.setdefault(user, []).append(value)
+                last_uses.setdefault(user, []).append(value)
             if isinstance(nodes, tuple):
-                self._ends[nodes] = found
-        return found
+                self._ends[nodes] = last_uses
+        return last_uses
 
     def evaluate(self, node: Node, value_of: Callable[[Node], Any], batch: int) -> Any:
         """The value of one node; shape-only ones come from their symbolic expression."""

@@ -1,4 +1,8 @@
-"""Cut points between a layer and the output: the values every path goes through, by one sweep over live values."""
+"""Cut points between a layer and the output: the values every path goes through, by one sweep over live values.
+
+A value is a cut point if, when it has been computed, nothing else that depends on the layer is still needed. Called by
+``frpt.graph.plan`` and ``frpt.graph.names``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The model's inputs, which of them carry the batch, and the tensor picked from its output."""
+"""The model's inputs, which of them carry the batch, and the tensor picked from its output.
+
+Every public call with inputs ``x`` makes an ``Inputs`` of them first.
+"""
 
 from __future__ import annotations
 
@@ -122,18 +125,18 @@ class Picked(nn.Module):
 def pick(out: Any, selector: Picker) -> Tensor:
     """The tensor that ``output=`` names; without it a lone tensor, or the field ``logits``."""
     if selector is None:
-        found = _default(out)
+        picked = _default(out)
     elif isinstance(selector, int):
-        found = _index(out, selector)
+        picked = _index(out, selector)
     else:
-        found = _field(out, selector)
-        if found is None:
+        picked = _field(out, selector)
+        if picked is None:
             raise OutputError(f"the model's output has no field {selector!r}; it has {_describe(out)}")
-    if not isinstance(found, Tensor):
+    if not isinstance(picked, Tensor):
         raise OutputError(
-            f"output={selector!r} is a {type(found).__name__}, not a tensor; the output is {_describe(out)}"
+            f"output={selector!r} is a {type(picked).__name__}, not a tensor; the output is {_describe(out)}"
         )
-    return found
+    return picked
 
 
 def _default(out: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Finds the batch in a node's value: which axis, and what was folded into it."""
+"""Finds the batch in a node's value: which axis, and what was folded into it (windows, tokens).
+
+Called by ``frpt.graph.capture``.
+"""
 
 from __future__ import annotations
 

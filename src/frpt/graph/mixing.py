@@ -1,4 +1,7 @@
-"""Samples must not see each other: where one changes another's result, there is no target per sample."""
+"""Refuses networks in which samples see each other: there, no sample has a target of its own.
+
+Found by running the graph twice with one sample changed. Called by ``frpt.reverse.network`` when a plan is made.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Layer names: a module path names the value that module returns; other cut points get a stable, readable name."""
+"""Layer names: a module path names the value that module returns; other cut points get a stable, readable name.
+
+Made by ``frpt.reverse.network``; these are the names that ``at`` takes.
+"""
 
 from __future__ import annotations
 

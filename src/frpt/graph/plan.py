@@ -1,4 +1,7 @@
-"""Unit, Plan: the reverse path from the output to a layer, one unit per gap between cut points."""
+"""The reverse path from the output to a layer: one unit for each gap between cut points, checked before any work.
+
+Called by ``frpt.reverse.network``, which also says what reverses each unit.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from frpt.common.text import table
+from frpt.common.text import html_table, table
 from frpt.errors import IrreversibleError, OptionError, UnreachableLayerError
 from frpt.graph.capture import Captured, is_float, is_shape, module_calls, module_path, op_name, where
 from frpt.graph.cuts import cut_points, inside_blocks
@@ -19,13 +22,20 @@ from frpt.graph.names import Names
 FINEST, STAGES = "finest", "stages"
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What reverses a unit. case: "I" (outputs ≤ inputs), "II", or "" where the distinction has no meaning."""
+@dataclass(frozen=True, eq=False)
+class Match:
+    """What reverses a unit, in the words of the plan's table; ``frpt.reverse.match`` adds what running it needs.
+
+    rule: the rule's name, or "composite" for a block that is solved iteratively. case: "I" (outputs ≤ inputs), "II",
+    or "" where the distinction has no meaning. note: how the rule goes about it.
+    """
 
     rule: str
     case: str = ""
     note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.rule} ({self.note})" if self.note else self.rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +48,7 @@ class Unit:
     side: tuple[Node, ...]
     name: str
     path: str
-    choice: Choice = Choice("")
+    match: Match = Match("")
 
     @property
     def op(self) -> str:
@@ -48,7 +58,7 @@ class Unit:
 
     @property
     def composite(self) -> bool:
-        return self.choice.rule.startswith("composite")
+        return self.match.rule.startswith("composite")
 
     @property
     def where(self) -> str:
@@ -58,7 +68,7 @@ class Unit:
         return shape_text(self.sink), shape_text(self.source)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The reverse path to a layer, output first. Printing it shows the table."""
 
@@ -77,20 +87,28 @@ class Plan:
         rows: list[tuple[str, ...]] = []
         for i, u in enumerate(self.units):
             out, into = u.shapes()
-            rule = u.choice.rule + (f" ({u.choice.note})" if u.choice.note else "")
-            rows.append((str(i), u.name, u.path or "-", u.op, rule, u.choice.case or "-", f"{out} -> {into}"))
+            rows.append((str(i), u.name, u.path or "-", u.op, str(u.match), u.match.case or "-", f"{out} -> {into}"))
         return rows
 
     def __str__(self) -> str:
+        return f"{self._title}\n{table(self.columns, self.rows())}" if self.units else self._title
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title, self.columns, self.rows())
+
+    @property
+    def _title(self) -> str:
         if not self.units:
             return f"reverse path to {self.layer!r}: the output itself, nothing to reverse"
-        return f"reverse path to {self.layer!r}, {len(self.units)} units\n" + table(self.columns, self.rows())
+        return f"reverse path to {self.layer!r}, {len(self.units)} units"
 
     def __len__(self) -> int:
         return len(self.units)
 
 
-Chooser = Callable[[Unit], Choice]
+Matcher = Callable[[Unit], Match]
 
 
 def make_plan(
@@ -98,7 +116,7 @@ def make_plan(
     names: Names,
     layer: str,
     blocks: str | Sequence[str],
-    choose: Chooser,
+    match: Matcher,
     joined: Callable[[Node], bool] = lambda node: False,
 ) -> Plan:
     """Plan the way back from the output to ``layer``, and check it whole before any work.
@@ -117,14 +135,14 @@ def make_plan(
     ]
     active = captured.downstream({at})
     units = [_unit(captured, names, active, a, b) for a, b in pairwise(cuts)]
-    units = [replace(u, choice=choose(u)) for u in reversed(units)]
+    units = [replace(u, match=match(u)) for u in reversed(units)]
     blocked = [item for u in units if u.composite for item in non_differentiable(u)]
     if blocked:
         raise IrreversibleError(layer, blocked)
     if not units:
         return Plan(layer, at, ())
     whole = _unit(captured, names, active, at, captured.output)
-    whole = replace(whole, name="path", choice=Choice("composite"))
+    whole = replace(whole, name="path", match=Match("composite"))
     return Plan(layer, at, tuple(units), whole, not non_differentiable(whole))
 
 
@@ -155,13 +173,13 @@ def _patterns(captured: Captured, cuts: Sequence[Node], blocks: str | Sequence[s
         return []
     if blocks != STAGES:
         raise OptionError(f"blocks must be {FINEST!r}, {STAGES!r} or a list of module patterns, got {blocks!r}")
-    found = []
+    paths = []
     for a, b in pairwise(cuts):
         gap = [n for n in captured.nodes if captured.order[a] < captured.order[n] <= captured.order[b]]
         ops = [n for n in gap if n in captured.from_input and is_float(n) and op_name(n) != "getitem"]
         if len(ops) > 1 and (path := _common_path(ops)):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def non_differentiable(unit: Unit) -> list[tuple[str, str]]:

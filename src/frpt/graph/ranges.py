@@ -1,4 +1,7 @@
-"""The interval of values each op can produce: what a target has to respect to be attainable by the op before."""
+"""The interval of values each op can produce (a ReLU none below zero): a target outside it cannot be attained.
+
+Called by ``frpt.reverse.network``, once for each captured graph.
+"""
 
 from __future__ import annotations
 
@@ -112,10 +115,10 @@ _KEEPS = {
 
 def ranges(nodes: list[Node]) -> dict[Node, Interval]:
     """The interval of every tensor-valued node, in execution order."""
-    found: dict[Node, Interval] = {}
+    intervals: dict[Node, Interval] = {}
     for node in nodes:
-        found[node] = _interval(node, lambda n: found.get(n, ALL))
-    return found
+        intervals[node] = _interval(node, lambda n: intervals.get(n, ALL))
+    return intervals
 
 
 def _interval(node: Node, of: Callable[[Node], Interval]) -> Interval:

@@ -1,4 +1,7 @@
-"""A recorded forward pass, and any unit of it run again from another feature, for some of the samples."""
+"""A recorded forward pass, and any unit of it run again from another feature, for some of the samples.
+
+Made by ``frpt.reverse.batch`` for every batch; solvers get their function Φ from ``Record.block``.
+"""
 
 from __future__ import annotations
 
@@ -116,14 +119,14 @@ class Record:
 
 def needed(captured: Captured, keep: set[Node], known: set[Node]) -> list[Node]:
     """The nodes to run, in order, for the values of ``keep`` from known ones."""
-    found: set[Node] = set()
+    required: set[Node] = set()
     stack = list(keep)
     while stack:
         node = stack.pop()
-        if node not in found:
-            found.add(node)
+        if node not in required:
+            required.add(node)
             stack.extend(() if node in known or is_shape(node) else node.all_input_nodes)
-    return [n for n in captured.nodes if n in found]
+    return [n for n in captured.nodes if n in required]
 
 
 def usual_size(count: int, batch: int) -> int:

@@ -1,16 +1,18 @@
-"""What a reconstruction returns: the target feature, and of a walk one report per reverse unit."""
+"""What a reconstruction returns: the target feature, and of a walk one report for each unit.
+
+Made by ``frpt.reverse.batch``; users get it from ``Reverser.reconstruct``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
-from frpt.common.batch import BatchAxis, relative
-from frpt.common.text import table
+from frpt.common.text import html_table, table
 from frpt.graph.plan import Unit
 from frpt.solvers.base import Solution
 
@@ -46,7 +48,7 @@ class UnitReport:
             unit.name,
             unit.path,
             unit.op,
-            unit.choice.rule,
+            unit.match.rule,
             spread(torch.ones_like(index, dtype=torch.bool)),
             spread(s.ccp_before),
             spread(s.ccp),
@@ -56,14 +58,9 @@ class UnitReport:
         )
 
 
-def deviation_of(samples: BatchAxis, target: Tensor, anchor: Tensor) -> Tensor:
-    """‖target − anchor‖/‖anchor‖ of every sample: (b,)."""
-    return relative(samples.norm(target.double() - anchor.double()), samples.norm(anchor))
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Reconstruction:
-    """The feature a layer should have produced.
+    """The feature a layer should have produced; made by ``Reverser.reconstruct``. Print it for a summary.
 
     Attributes:
         layer: its name.
@@ -110,6 +107,29 @@ class Reconstruction:
         return self.closed > 0.99 if self.share is None else self.share == 1
 
     def __str__(self) -> str:
+        made = self.passes is None or "units" in self.__dict__  # a walk's own, or asked for before
+        if not made or not bool(self.corrected.any()) or not self.units:
+            return self._summary
+        note = (
+            ""
+            if self.passes is None
+            else "\nas an explanation, a walk back op by op with the same labels (another answer):"
+        )
+        return f"{self._summary}{note}\n{table(_COLUMNS, unit_rows(self.units))}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = unit_rows(self.units) if self.passes is None and bool(self.corrected.any()) else []
+        return html_table(self._summary, _COLUMNS, rows)
+
+    def __getstate__(self) -> dict[str, object]:
+        """What is pickled: the network that could make the walk stays behind, a walk that was made does not."""
+        units = self.__dict__.get("units", self.units if self.passes is None else ())
+        return {**self.__dict__, "walk": partial(tuple, units)}
+
+    @property
+    def _summary(self) -> str:
         count, batch = int(self.corrected.sum()), len(self.corrected)
         head = f"{self.layer!r}: {count} of {batch} samples corrected"
         if count == 0:
@@ -133,21 +153,15 @@ class Reconstruction:
                 f"\nfor {int(stuck.sum())} no feature within ten norms of the anchor was found in which the label "
                 "wins: the anchor is their target"
             )
-        made = self.passes is None or "units" in self.__dict__  # a walk's own, or asked for before
-        if not made or not self.units:
-            return head
-        note = (
-            ""
-            if self.passes is None
-            else "\nas an explanation, a walk back op by op with the same labels (another answer):"
-        )
-        return f"{head}{note}\n{unit_table(self.units)}"
+        return head
 
 
-def unit_table(units: Sequence[UnitReport]) -> str:
+_COLUMNS = ("unit", "op", "rule", "CCP before", "CCP after", "deviation", "fallback", "iterations")
+
+
+def unit_rows(units: Sequence[UnitReport]) -> list[tuple[str, ...]]:
     """One line for each unit of a walk, means over the samples it was solved for."""
-    columns = ("unit", "op", "rule", "CCP before", "CCP after", "deviation", "fallback", "iterations")
-    rows = [
+    return [
         (
             u.name, u.op, u.rule, f"{float(u.ccp_before[u.solved].mean()):.1e}", f"{float(u.ccp[u.solved].mean()):.1e}",
             f"{float(u.deviation[u.solved].mean()):.1e}", f"{int(u.fallback[u.solved].sum())}/{int(u.solved.sum())}",
@@ -155,4 +169,3 @@ def unit_table(units: Sequence[UnitReport]) -> str:
         )
         for u in units
     ]  # fmt: skip
-    return table(columns, rows)

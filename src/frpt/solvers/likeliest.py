@@ -7,7 +7,7 @@ towards the mean μ_y of the label's features, a little along what the network a
 and as far as what the label lacks (d) says, beside the lead m by which right samples win; farther where features are
 little else than their class, less far where classes explain little of them (η: the share of the variance between
 classes). Where the label does not win at ã yet, the nearest feature to ã in which it does, in the metric Σ⁻¹; where
-none is found, the nearest to the anchor. Called by ``frpt.reverse.nearest``.
+none is found, the nearest to the anchor. Called by ``frpt.reverse.whole_path``.
 """
 
 from __future__ import annotations

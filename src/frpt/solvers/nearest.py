@@ -10,7 +10,7 @@ the rows G of these gradients the quadratic program
     min ½‖v − centre‖²_M   subject to   c + G(v − a) ≥ 0,   low ≤ v ≤ high
 
 has the solution v = clamp(centre + M⁻¹Gᵀλ), λ ≥ 0, found in its dual: ``competitors`` unknowns for each sample.
-Called by ``frpt.reverse.nearest``; knows a function and its constraints, not what layer they came from.
+Called by ``frpt.reverse.whole_path``; knows a function and its constraints, not what layer they came from.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 For regression, for output targets of one's own, and for many labels at once (pixels, tokens), where any output will do
 in which they win: then the target moves, to the acceptable output nearest to the one that is reached.
-Called by ``frpt.reverse.nearest``.
+Called by ``frpt.reverse.whole_path``.
 """
 
 from __future__ import annotations

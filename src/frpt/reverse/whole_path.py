@@ -1,4 +1,4 @@
-"""What a layer should have produced: the path from it to the output as one function, solved from the anchor.
+"""The answer by the whole path: from the layer to the output as one function, solved from the anchor.
 
 One label a sample: the nearest feature in which the label wins (``solvers.nearest``). Many labels, or an output target:
 the nearest feature whose output is the target (``solvers.reach``). Samples that are right already are left alone.
@@ -10,21 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
-from frpt.common.batch import BatchAxis, relative
+from frpt.common.batch import BatchAxis
 from frpt.common.clock import Clock
 from frpt.embed import Embedder
 from frpt.errors import ReferenceMismatchError
 from frpt.graph.inputs import Inputs
 from frpt.graph.plan import Plan, Unit
-from frpt.options import NearestOptions, Preset
-from frpt.reverse.backward import Network, Walk, check_finite
-from frpt.reverse.forward import Record
-from frpt.reverse.reconstruction import Reconstruction, UnitReport, deviation_of
+from frpt.options import NearestOptions
+from frpt.reverse.backward import Walk
+from frpt.reverse.batch import Batch
+from frpt.reverse.network import Network
+from frpt.reverse.reconstruction import Reconstruction, UnitReport
 from frpt.solvers import likeliest, nearest
 from frpt.solvers.blocks.problem import Problem, row_norm
 from frpt.solvers.blocks.reach import Aim, reach, reach_within
@@ -37,13 +39,12 @@ _INSIDE = 0.01
 """How far beyond the margin many labels are aimed at, as a share of the spread of a sample's scores."""
 
 
-class Nearest:
-    """One batch: the record of its forward pass, what is asked of its output, and the answer at any planned layer."""
+class WholePath(Batch):
+    """One batch, and the answer at any planned layer."""
 
     def __init__(
         self,
         network: Network,
-        preset: Preset,
         embedder: Embedder,
         inputs: Inputs,
         plans: Sequence[Plan],
@@ -51,60 +52,39 @@ class Nearest:
         known: Mapping[Node, Tensor] | None = None,
         reference: Variations | None = None,
     ) -> None:
-        assert preset.nearest is not None
-        self.options: NearestOptions = preset.nearest
-        self.network, self.preset, self.embedder, self.inputs = network, preset, embedder, inputs
-        self.gate = replace(preset.gate, deviation=min(preset.gate.deviation, self.options.farthest))
-        self.captured = network.captured
-        ends = {self.captured.output, *(p.at for p in plans)}
-        keep = ends | {n for p in plans if p.whole is not None for n in p.whole.side}
-        self.record = Record(self.captured, inputs, keep, known)
-        self.known, self.reference = known, reference
-        check_finite(self.record, ends)
-        self.output = self.record.values[self.captured.output]
-        self.outputs = self.record.batch_axis(self.captured.output)
-        self.y = y.to(self.output.device)
-        self.margin = embedder.margins(self.outputs.front(self.output)) if embedder.picks(self.y) else None
+        side = {node for plan in plans if plan.whole is not None for node in plan.whole.side}
+        super().__init__(network, embedder, inputs, plans, y, known, side, ())
+        assert self.preset.nearest is not None
+        self.options: NearestOptions = self.preset.nearest
+        self.gate = replace(self.preset.gate, deviation=min(self.preset.gate.deviation, self.options.farthest))
+        self.reference = reference
+        self.margin = embedder.margins(self.axis.front(self.output)) if embedder.picks(self.y) else None
         if self.margin is None:
             self.target = embedder(self.output, self.y)
-            self.corrected = self.outputs.rows(self.target != self.output).any(1)
+            self.corrected = self.axis.rows(self.target != self.output).any(1)
         else:
             self.target = embedder.nearest(self.output, self.y, self.margin)
             lead = embedder.leads(self.output, self.y).reshape(len(self.y), -1).amin(1)
             self.corrected = (lead <= 0) | (lead < (0.0 if embedder.margin is None else self.margin))
-        self.index = self.corrected.nonzero().squeeze(1)
 
     def to(self, plan: Plan) -> Reconstruction:
         """The answer at a layer."""
-        anchor, samples = self.record.values[plan.at], self.record.batch_axis(plan.at)
-        passes = torch.zeros(len(self.corrected), dtype=torch.float64, device=anchor.device)
-        target, reached = anchor.clone(), self.output
+        passes = torch.zeros(len(self.corrected), dtype=torch.float64, device=self.output.device)
+        value, out = self.record.values[plan.at], self.output
         if len(self.index):
             value, out, spent = self._solved(plan)
-            target = samples.put(anchor, self.index, value)
-            reached = self.outputs.put(self.output, self.index, out)
             passes = passes.index_copy(0, self.index, spent)
-        return Reconstruction(
-            layer=plan.layer,
-            target=target,
-            anchor=anchor,
-            deviation=deviation_of(samples, target, anchor),
-            corrected=self.corrected,
-            closed=self._closed(reached),
-            reference_deviation=self._in_reference(plan, target, anchor),
-            share=self.embedder.share(reached, self.y),
-            passes=passes,
-            walk=self._explained(plan),
-        )
+        inside = partial(self._in_reference, plan)
+        return self._result(plan, value, out, self._explained(plan), passes, inside)
 
     def _solved(self, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
         """(feature, the output it leads to, passes spent) of the samples to be corrected."""
         if plan.whole is None:
-            wanted = self.outputs.take(self.target, self.index)
+            wanted = self.axis.take(self.target, self.index)
             return wanted, wanted, torch.zeros(len(self.index), dtype=torch.float64, device=wanted.device)
         if not plan.closable:
             return self._walked(plan, plan.whole)
-        single = self.y.dim() == 1 and self.output.dim() == 2 and self.outputs == BatchAxis()
+        single = self.y.dim() == 1 and self.output.dim() == 2 and self.axis == BatchAxis()
         if self.margin is not None and single:
             return self._winning(plan, plan.whole, self.margin)
         return self._reaching(plan, plan.whole)
@@ -125,7 +105,7 @@ class Nearest:
         fn, anchor, _, at = self.record.block(path, self.index)
         contest = Contest(
             fn, anchor, self.y[self.index], margin[self.index].to(anchor.dtype), self.gate,
-            self.network.range(path.source, self.preset),
+            self.network.range(path.source),
         )  # fmt: skip
         variation = self._variation(plan)
 
@@ -137,7 +117,7 @@ class Nearest:
         found = solved(contest)
         lost = (~found.wins).nonzero().squeeze(1)
         if self.embedder.margin and len(lost):  # not by that margin: then by a hair
-            hair = replace(self.embedder, margin=None).margins(self.outputs.front(self.output))[self.index[lost]]
+            hair = replace(self.embedder, margin=None).margins(self.axis.front(self.output))[self.index[lost]]
             more = solved(replace(contest.part(lost), margin=hair.to(anchor.dtype)))
             found = replace(
                 found,
@@ -152,9 +132,9 @@ class Nearest:
         """Many labels a sample, or an output target: as near to it as the path gets."""
         fn, anchor, output, at = self.record.block(path, self.index)
         solver = replace(self.preset.solver, iterations=self.preset.solver.path_iterations)
-        target = at.output.front(self.outputs.take(self.target, self.index)).to(anchor.dtype)
+        target = at.output.front(self.axis.take(self.target, self.index)).to(anchor.dtype)
         problem = Problem(
-            fn, anchor, target, output, self.gate, solver, self.network.range(path.source, self.preset),
+            fn, anchor, target, output, self.gate, solver, self.network.range(path.source),
             repeats=self.captured.dynamic, closed=self.preset.stop_at,
             clock=Clock(path.where, solver.seconds, self.network.told),
         )  # fmt: skip
@@ -182,7 +162,7 @@ class Nearest:
 
     def _walked(self, plan: Plan, path: Unit) -> tuple[Tensor, Tensor, Tensor]:
         """Where no gradient leads from the output to the layer, op by op."""
-        walk = Walk(self.network, self.preset, Embedder("regression"), self.inputs, [plan], self.target, self.known)
+        walk = Walk(self.network, Embedder("regression"), self.inputs, [plan], self.target, self.known)
         value = self.record.batch_axis(plan.at).take(walk.to(plan).target, self.index)
         value, out = self._verified(path, value)
         return value, out, torch.ones(len(self.index), dtype=torch.float64, device=value.device)
@@ -199,7 +179,7 @@ class Nearest:
             return value, out
         mine = self.index[keep]
         value = self.record.batch_axis(path.source).put(value, keep, self.record.taken(path.source, mine))
-        return value, self.outputs.put(out, keep, self.outputs.take(self.output, mine))
+        return value, self.axis.put(out, keep, self.axis.take(self.output, mine))
 
     def _in_reference(self, plan: Plan, target: Tensor, anchor: Tensor) -> Tensor | None:
         """The root mean square change of an entry, in standard deviations of the reference: (b,)."""
@@ -209,25 +189,15 @@ class Nearest:
         rows = self.record.batch_axis(plan.at).rows(target - anchor).to(variation.mean)
         return variation.norm(rows) / math.sqrt(rows.shape[1])
 
-    def _closed(self, reached: Tensor) -> Tensor:
-        """The share of each sample's residual that is gone: (b,)."""
-        off = [self._off(out) for out in (self.output, reached)]
-        return torch.where(self.corrected, 1 - relative(off[1], off[0]), 1.0)
-
-    def _off(self, output: Tensor) -> Tensor:
-        """How far each sample's output is from an acceptable one."""
-        margin = self.margin
-        nearest = self.target if margin is None else self.embedder.nearest(output, self.y, margin)
-        return self.outputs.norm(nearest.double() - output.double())
+    def _asked(self, output: Tensor) -> Tensor:
+        return self.target if self.margin is None else self.embedder.nearest(output, self.y, self.margin)
 
     def _explained(self, plan: Plan) -> Callable[[], tuple[UnitReport, ...]]:
         """The walk to the layer, made when somebody asks for it."""
 
         def walk() -> tuple[UnitReport, ...]:
             with torch.no_grad():
-                made = Walk(
-                    self.network, self.preset, self.embedder, self.inputs, [plan], self.y, self.known
-                )  # fmt: skip
+                made = Walk(self.network, self.embedder, self.inputs, [plan], self.y, self.known)
                 return tuple(made.units(plan)[0])
 
         return walk
