@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from reconstruct import Basic, Layer, MeanToken, Tokens, seconds
 from torch import Tensor, nn
 
-from frpt.data.digits import digits
+from frpt.data import digits
 from frpt.options import PRESETS
 from frpt.solvers.blocks.mean_jacobian import learn
 from frpt.solvers.blocks.problem import Problem, row_norm, solve, spread
@@ -202,12 +202,12 @@ class Case:
         return ccp, moved, counted, timed
 
 
-def case(net: Trained, at: int, batch: int = BATCH, few: int | None = None) -> Case:
-    """The block of module ``at``; with ``few``, only so many samples have a target that is not met already."""
-    module = net.model[at]
+def case(net: Trained, position: int, batch: int = BATCH, few: int | None = None) -> Case:
+    """The block of one module; with ``few``, only so many samples have a target that is not met already."""
+    module = net.model[position]
     fn = getattr(module, "block", module)
     with torch.no_grad():
-        typical, anchor = net.model[:at](net.x[-8:]), net.model[:at](net.x[:batch])
+        typical, anchor = net.model[:position](net.x[-8:]), net.model[:position](net.x[:batch])
         noise = torch.randn(anchor.shape, generator=torch.Generator().manual_seed(1))
         size = spread(0.1 * row_norm(anchor) / row_norm(noise), noise).float()
         output, target = fn(anchor), fn(anchor + size * noise)
@@ -240,9 +240,9 @@ def blocks(nets: Nets) -> None:
     print("learn a block, once per unit, in passes. K: share of the response its average derivative explains.\n")
     print("block                    accuracy   adam CCP deviation", end="   ")
     print("secant CCP deviation passes  ratio | 20 by the clock  ratio | reach   once     K")
-    for name, make, at in BLOCKS:
+    for name, make, position in BLOCKS:
         net = nets[make]
-        found = case(net, at)
+        found = case(net, position)
         known = found.problem.stationary
         found.solved("adam", 1)
         found.solved("secant", 1)
@@ -264,8 +264,8 @@ def times(ratio: float) -> str:
 
 def fixed_point(nets: Nets) -> None:
     worst = 0.0
-    for _, make, at in BLOCKS:
-        p = case(nets[make], at).problem
+    for _, make, position in BLOCKS:
+        p = case(nets[make], position).problem
         p = replace(p, target=p.output)
         for solver in ("secant", "newton_krylov", "adam"):
             worst = max(worst, float((solve(p, solver).value - p.anchor).abs().max()))
@@ -274,8 +274,8 @@ def fixed_point(nets: Nets) -> None:
 
 def few_of_many(nets: Nets) -> None:
     print("\n8 of 256 samples to correct, against a batch of these 8 alone (time of the solver):")
-    for name, make, at in BLOCKS:
-        few, alone = case(nets[make], at, 256, 8).problem, case(nets[make], at).problem
+    for name, make, position in BLOCKS:
+        few, alone = case(nets[make], position, 256, 8).problem, case(nets[make], position).problem
         ratio = seconds(lambda p=few: solve(p, "secant"), 5) / seconds(lambda p=alone: solve(p, "secant"), 5)
         print(f"  {name:25} {ratio:.2f}")
 

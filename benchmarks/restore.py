@@ -44,7 +44,7 @@ from torch.utils.data import TensorDataset
 
 import frpt
 from frpt.errors import FrptError
-from frpt_paper.corrupt import corrupted
+from frpt_paper.experiments.corruptions import corrupted
 
 METHODS = ("paper", "default", "reference", "gradient", "mean", "line")
 POOL = 2_000

@@ -1,4 +1,8 @@
-"""Runtime and conditioning of the convolution solvers through ``frpt.ops`` (paper IV-B1)."""
+"""Runtime and conditioning of the convolution solvers through ``frpt.ops`` (paper IV-B1, its two figures).
+
+``catalogue`` lists it as "runtime". Sizes, channels, kernels and seeds are those of the figures' captions; the paper
+averages 500 runs on a GPU, this takes the median of 50 on what is there.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from frpt import ops
+from frpt import Gate, ops
 from frpt.errors import FrptError
-from frpt.options import Gate
-from frpt_paper import figures
-from frpt_paper.bench import Bench, Report
-from frpt_paper.layout import plain
+from frpt_paper.experiments.workbench import ExperimentReport, Workbench
+from frpt_paper.tables import figures
+from frpt_paper.tables.printed import plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SOLVERS = ("matrix", "cg", "fft_boundary", "fft_padded", "exact")
-_MATRIX = 64
-"""Largest map whose matrix is made: it has (c · size²)² entries."""
+_LARGEST_MATRIX = 64
+"""Largest map whose matrix is made, as it has (c · size²)² entries; the paper's runs out of memory at 256 (IV-B1)."""
 
 
-def runtime(bench: Bench) -> Report:
+def runtime(bench: Workbench) -> ExperimentReport:
     """Seconds against resolution, and consistency and deviation against the kernel's condition number."""
     sizes = (8, 16, 32) if bench.small else (16, 32, 64, 128, 256)
     conditions = (1.0, 1e4, 1e8) if bench.small else tuple(10.0**k for k in range(0, 9, 2))
@@ -35,7 +38,7 @@ def runtime(bench: Bench) -> Report:
     repeats = 5 if bench.small else 50
     times = _times(bench, sizes, repeats)
     errors = _errors(bench, conditions, seeds, size=16 if bench.small else 64)
-    report = Report("Convolution solvers: runtime and conditioning")
+    report = ExperimentReport("Convolution solvers: runtime and conditioning")
     report.lines.append(
         f"{torch.get_num_threads()} threads, float64, batch 2; each time is the median of {repeats} solves"
     )
@@ -47,25 +50,19 @@ def runtime(bench: Bench) -> Report:
     return report
 
 
-def _times(bench: Bench, sizes: tuple[int, ...], repeats: int) -> pd.DataFrame:
+def _times(bench: Workbench, sizes: tuple[int, ...], repeats: int) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    cases = [c for c in product((1, 4), sizes, SOLVERS) if c[2] != "matrix" or c[1] <= _MATRIX]
+    cases = [c for c in product((1, 4), sizes, SOLVERS) if c[2] != "matrix" or c[1] <= _LARGEST_MATRIX]
     with bench.bar("runtime", len(cases), "solvers") as step:
         for outputs, size, solver in cases:
             g = torch.Generator().manual_seed(0)
             weight = torch.randn(outputs, 2, 5, 5, generator=g, dtype=torch.float64) / math.sqrt(50)
             anchor = torch.randn(2, 2, size, size, generator=g, dtype=torch.float64)
             target = _noisy(F.conv2d(anchor, weight, padding=2), g)
-            rows.append(
-                {
-                    "c_out": outputs,
-                    "size": size,
-                    "solver": solver,
-                    "seconds": _seconds(anchor, target, weight, solver, repeats),
-                }
-            )
+            took = _seconds(anchor, target, weight, solver, repeats)
+            rows.append({"c_out": outputs, "size": size, "solver": solver, "seconds": took})
             step(solver)
     return pd.DataFrame(rows)
 
@@ -83,22 +80,22 @@ def _seconds(anchor: Tensor, target: Tensor, weight: Tensor, solver: str, repeat
     return statistics.median(times)
 
 
-def _errors(bench: Bench, conditions: tuple[float, ...], seeds: int, size: int) -> pd.DataFrame:
+def _errors(bench: Workbench, conditions: tuple[float, ...], seeds: int, size: int) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
     cases = [c for c in product((4, 8, 16), (0, 1), conditions, SOLVERS) if c[3] != "matrix" or size <= 16]
     with bench.bar("conditioning", len(cases), "cases") as step:
         for outputs, padding, kappa, solver in cases:
-            found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+            measured: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
             for seed in range(seeds):
                 g = torch.Generator().manual_seed(seed)
                 weight = conditioned(outputs, kappa, g)
                 anchor = torch.randn(2, 8, size, size, generator=g, dtype=torch.float64)
                 target = _noisy(F.conv2d(anchor, weight, padding=padding), g)
-                for gate in found:
-                    found[gate].append(_error(anchor, target, weight, padding, solver, gate))
-            for gate, values in found.items():
+                for gate in measured:
+                    measured[gate].append(_error(anchor, target, weight, padding, solver, gate))
+            for gate, values in measured.items():
                 row = {"c_out": outputs, "padding": padding, "kappa": kappa, "solver": solver, "gate": gate}
                 means = [float(torch.tensor(v, dtype=torch.float64).mean()) for v in zip(*values, strict=True)]
                 rows.append(row | {"ccp": means[0], "deviation": means[1]})
@@ -124,4 +121,5 @@ def conditioned(outputs: int, condition: float, g: torch.Generator) -> Tensor:
 
 
 def _noisy(output: Tensor, g: torch.Generator) -> Tensor:
+    """A target near the output: noise of a tenth of its spread."""
     return output + 0.1 * output.std() * torch.randn(output.shape, generator=g, dtype=output.dtype)

@@ -1,4 +1,7 @@
-"""Tables as Markdown, LaTeX and CSV, in the order and with the marks of the paper."""
+"""Tables as Markdown, LaTeX and CSV, with the paper's layout and marks: bold for the best, a star for significance.
+
+Experiments build a ``PrintedTable``, ``ExperimentReport`` shows and saves it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """A mean with its deviation over seeds, or a text. bold: best of its group; star: significantly so."""
+    """A mean with its standard deviation over seeds, or a text. bold: best of its group; star: significantly so."""
 
     text: str = ""
     mean: float | None = None
@@ -31,8 +34,8 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A titled table. head: column names; rows: cells, or texts; note: a line below; data: the numbers behind it.
+class PrintedTable:
+    """A titled table. head: column names; rows: cells, or texts; note: a line below; data: the numbers, for the CSV.
 
     spans: how many first columns repeat their value in the rows of a group; only a group's first row shows it.
     """
@@ -90,7 +93,7 @@ class Table:
         return next((i for i in range(self.spans) if a[i] != b[i]), self.spans)
 
     def _run(self, number: int, column: int) -> int:
-        """Rows from here on that agree up to a column."""
+        """How many rows from this one on agree up to a column: what LaTeX's multirow spans."""
         length = 1
         while number + length < len(self.rows) and self._first_change(number + length) > column:
             length += 1
@@ -112,10 +115,10 @@ class Table:
         return files
 
 
-def plain(name: str, title: str, data: pd.DataFrame, note: str = "", digits: int = 4) -> Table:
+def plain(name: str, title: str, data: pd.DataFrame, note: str = "", digits: int = 4) -> PrintedTable:
     """A table of a frame as it is."""
     rows = [[_text(value, digits) for value in row] for row in data.itertuples(index=False)]
-    return Table(name, title, [str(c) for c in data.columns], rows, data, note)
+    return PrintedTable(name, title, [str(c) for c in data.columns], rows, data, note)
 
 
 def signed(value: float) -> str:
@@ -142,7 +145,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "| " + " | ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)) + " |"
 
 
-_SYMBOLS = {
+_SYMBOLS = {  # texts that stand for the paper's symbols; the longest that fits is taken
     r"\*": "$^{*}$", "×": r"$\times$", "≤": r"$\le$", "^": r"\^{}", ">": "$>$",
     "l_R": "$l_R$", "c_rec*": r"$c_{\mathrm{rec}}^{\ast}$", "c_rec": r"$c_{\mathrm{rec}}$", "Δ": r"$\Delta$",
     "p_t": "$p_t$", "p_W": "$p_W$", "d_z": "$d_z$", "→": r"$\rightarrow$", "±": r"$\pm$", "κ": r"$\kappa$",

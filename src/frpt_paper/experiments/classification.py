@@ -1,4 +1,7 @@
-"""Tables 2–7: the grid of a data set's models over seeds, with matched controls, beside the paper's numbers."""
+"""Tables 2–7: a data set's models over l_R × c_rec × seed with matched controls, beside the paper's numbers.
+
+``catalogue`` lists it under the data sets' names; ``ablations`` uses its summaries of runs.
+"""
 
 from __future__ import annotations
 
@@ -6,59 +9,62 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from frpt.errors import OptionError
-from frpt_paper import figures, paper
-from frpt_paper.bench import Bench, Report
-from frpt_paper.jobs import ANCHOR, BACKPROP, FRPT, Job, grid
-from frpt_paper.known import CAP, capped
-from frpt_paper.layout import plain
-from frpt_paper.pretrain import MODELS
-from frpt_paper.summary import EPOCHS, metrics
-from frpt_paper.tables import MODEL_NAMES, SET_NAMES, arm_of, arms_table, main_table, nested_table, paired
+from frpt_paper.experiments.workbench import ExperimentReport, Workbench
+from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, PostTrainingJob, grid
+from frpt_paper.runs.pretraining import MODELS
+from frpt_paper.runs.runs_table import LARGEST_WEIGHT, always_at_bound
+from frpt_paper.tables import figures, published
+from frpt_paper.tables.classification_tables import arms_table, main_table, nested_table, paired
+from frpt_paper.tables.printed import plain
+from frpt_paper.tables.statistics import EPOCHS, MODEL_NAMES, SET_NAMES, arm_of, metrics
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PRESETS = ("paper", "default")
 _STRENGTHS = (0.0, 0.1, 0.3)
+"""Of most of the paper's grids; for layers it has no row of."""
 _SETTING = ["model", "l_r", "arm", "preset", "c_rec"]
 
 
-def classification(bench: Bench) -> Report:
+def classification(bench: Workbench) -> ExperimentReport:
     """The table of the data set the bench is named after; MNIST at small scale is the embedded digits."""
     options = bench.options
     dataset = "digits" if bench.name == "mnist" and bench.small else bench.name
-    known = "mnist" if dataset == "digits" else dataset
-    models = options.models or (("simple_cnn",) if bench.small else paper.papers_models(known))
+    papers_name = "mnist" if dataset == "digits" else dataset
+    models = options.models or (("simple_cnn",) if bench.small else published.papers_models(papers_name))
     presets = options.presets or PRESETS
-    others = {path.stem: paper.read(path) for path in options.compare}
-    theirs = others or {"paper": paper.numbers(paper.MEANS), "supplement": paper.numbers(paper.PAIRED)}
+    others = {path.stem: published.read(path) for path in options.compare}
+    theirs = others or {"paper": published.numbers(published.MEANS), "supplement": published.numbers(published.PAIRED)}
     lab, jobs, lines = bench.lab(dataset), [], []
     for model in models:
         if model not in MODELS:
             raise OptionError(f"unknown model {model!r}: there are {', '.join(MODELS)}")
-        start = bench.starts(lab, dataset, model, bench.recipe(dataset, model, small=6))[-1]
+        start = bench.starting_models(lab, dataset, model, bench.recipe(dataset, model, small=6))[-1]
         lines.append(
             f"{MODEL_NAMES.get(model, model)} on {SET_NAMES[dataset]}: {100 * start.accuracy:.2f} % test accuracy "
             f"before post-training, checkpoint {start.name}"
         )
-        jobs += _jobs(bench, dataset, model, known, start.name, presets)
+        jobs += _jobs(bench, dataset, model, papers_name, start.name, presets)
     if dataset == "digits":
         lines.append("a part of MNIST that comes with the package, set beside the paper's MNIST")
     frame = bench.sweep(jobs, lab)
     train, test = (len(lab.split(dataset, split)) for split in ("train", "test"))
     lines.append(f"{runs_line(frame)}; {train} training and {test} test samples")
-    report = Report(f"{SET_NAMES[dataset]} post-training", lines)
+    report = ExperimentReport(f"{SET_NAMES[dataset]} post-training", lines)
     _fill(report, frame, presets, theirs)
     return report
 
 
-def _jobs(bench: Bench, dataset: str, model: str, known: str, checkpoint: str, presets: Sequence[str]) -> list[Job]:
+def _jobs(
+    bench: Workbench, dataset: str, model: str, papers_name: str, checkpoint: str, presets: Sequence[str]
+) -> list[PostTrainingJob]:
     """The paper's grid, or the layers and strengths asked for."""
     options = bench.options
-    rows = paper.papers_grid(known, model)
+    rows = published.papers_grid(papers_name, model)
     layers = options.layers or tuple(rows)
     if not layers:
-        raise OptionError(f"the paper has no table of {model} on {known}; name layers with --lr")
+        raise OptionError(f"the paper has no table of {model} on {papers_name}; name layers with --at")
     return [
         job
         for layer in layers
@@ -74,7 +80,9 @@ def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
     return metrics(frame, epochs=sorted({*EPOCHS, int(frame["epoch"].max())}))
 
 
-def _fill(report: Report, frame: pd.DataFrame, presets: Sequence[str], theirs: Mapping[str, pd.DataFrame]) -> None:
+def _fill(
+    report: ExperimentReport, frame: pd.DataFrame, presets: Sequence[str], theirs: Mapping[str, pd.DataFrame]
+) -> None:
     """The arms side by side; then for each arm the main table, FR-PT's beside the paper; the rest as details."""
     runs = runs_of(frame)
     shown = SET_NAMES[frame["dataset"].iloc[0]]
@@ -88,18 +96,17 @@ def _fill(report: Report, frame: pd.DataFrame, presets: Sequence[str], theirs: M
     title = f"{shown}: test samples fixed and broken after the last epoch, mean over seeds"
     report.details.append(plain("flips", title, flips(frame)))
     title = f"{shown}: the weight λ of the reconstruction loss"
-    note = (
-        f"Mean over epochs and seeds; at_bound: share of runs in which it was {CAP:g}, its upper bound, in every step."
-    )
+    bound = f"{LARGEST_WEIGHT:g}, its upper bound, in every step"
+    note = f"Mean over epochs and seeds; at_bound: share of runs in which it was {bound}."
     report.details.append(plain("weights", title, weights(frame), note))
     for arm, preset in arms:
         label = f"{arm}-{preset}".rstrip("-").lower()
         title = f"{shown} post-training results: {arm}" + (f", {preset} preset" if preset else "")
         report.tables.append(main_table(arm_of(runs, arm, preset), f"table-{label}", title))
-        found = paired(runs, f"paired-{label}", f"{title}, paired tests", arm, preset)
-        report.details += [found] if len(found.data) else []
+        tests = paired(runs, f"paired-{label}", f"{title}, paired tests", arm, preset)
+        report.details += [tests] if len(tests.data) else []
         for name, numbers in theirs.items() if arm == FRPT else ():
-            table = paper.beside(runs, numbers, f"compare-{name}-{label}", arm=arm, preset=preset, label=name)
+            table = published.beside(runs, numbers, f"compare-{name}-{label}", arm=arm, preset=preset, label=name)
             (report.details if name == "supplement" else report.tables).append(table)
 
 
@@ -122,5 +129,5 @@ def flips(frame: pd.DataFrame) -> pd.DataFrame:
 
 def weights(frame: pd.DataFrame) -> pd.DataFrame:
     """λ of the arms that have one, per l_R, arm and strength."""
-    own = frame[frame["arm"] != BACKPROP].assign(at_bound=frame["job"].isin(capped(frame)))
+    own = frame[frame["arm"] != BACKPROP].assign(at_bound=frame["job"].isin(always_at_bound(frame)))
     return own.groupby(_SETTING, sort=False)[["weight", "at_bound"]].mean().reset_index()

@@ -7,7 +7,7 @@ import torch
 
 from frpt import data
 from frpt.errors import InputError, OptionError
-from frpt_paper.corrupt import KINDS, STRENGTHS, corrupt, corrupted
+from frpt_paper.experiments.corruptions import KINDS, STRENGTHS, corrupt, corrupted
 
 
 @pytest.fixture

@@ -1,9 +1,14 @@
-"""Pretraining: AdamW with the rate on a cosine down to zero, so that post-training starts from a plateau."""
+"""Pretraining of the zoo's networks, by recipe: AdamW, the learning rate on half a cosine down to zero.
+
+``starting_models`` calls it, once per checkpoint. The rate ends at zero so that post-training starts from a plateau,
+where the paper expects FR-PT to help (IV-D1). Recipes are ours: the paper does not state how its networks were trained.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
@@ -11,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from frpt import zoo
-from frpt.data import Images
-from frpt.data.sets import info_of
+from frpt.data import SETS, Images
 from frpt.errors import OptionError
-from frpt.train.data import own_random, seed_all
+from frpt_paper.runs.jobs import seed_of
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,30 @@ class Pretrained:
         return self.history[-1]
 
 
+RECIPES = {
+    ("digits", "simple_cnn"): Recipe(30, 64, 5e-3, 1e-3),
+    ("mnist", "simple_cnn"): Recipe(20, 64, 5e-3, 1e-3),
+    ("cifar10", "simple_cnn"): Recipe(40, 64, 4e-3, 0.1),
+    ("cifar100", "simple_cnn"): Recipe(40, 64, 4e-3, 0.1),
+}
+"""(data set, family of models) → recipe. Without augmentation, so that targets written for the images as they are
+belong to what pretraining saw. For CIFAR-10 two were tried; docs/results.md says more."""
+_OTHERS = {"simple_cnn": Recipe(40, 64, 2e-3, 0.1), "resnet": Recipe(60, 128, 1e-3, 5e-2, augment=True),
+           "simple_vit": Recipe(100, 128, 1e-3, 5e-2, augment=True)}  # fmt: skip
+"""Of data sets without a recipe of their own, by family."""
+
+
+def recipe_of(dataset: str, model: str) -> Recipe:
+    """The recipe of a pair; other channel profiles of a SimpleCNN are trained like the SimpleCNN of their data set."""
+    family = model.split("-")[0]
+    recipe = RECIPES.get((dataset, family))
+    if recipe is None:
+        recipe = next((r for name, r in _OTHERS.items() if family.startswith(name)), None)
+    if recipe is None:
+        raise OptionError(f"there is no recipe for {model!r} on {dataset!r}; pass one")
+    return recipe
+
+
 MODELS: dict[str, Callable[[str], nn.Module]] = {
     "simple_cnn": lambda dataset: zoo.simple_cnn("mnist" if dataset == "digits" else dataset),
     "simple_cnn-5-10-15": lambda dataset: zoo.simple_cnn(f"{dataset}-5-10-15"),
@@ -67,15 +95,16 @@ MODELS: dict[str, Callable[[str], nn.Module]] = {
     "simple_vit": lambda dataset: zoo.simple_vit(_vit(dataset), num_classes=_classes(dataset)),
     "simple_vit-pre": lambda dataset: zoo.simple_vit(_vit(dataset), norm="pre", num_classes=_classes(dataset)),
 }
-"""Names of models in experiments → the zoo's model for a data set."""
+"""Names of models in experiments → the zoo's model for a data set (architectures: paper B.2; profiles 5-10-15 and
+15-10-5: IV-D2; 2-6 and 6-2 are the same question on the embedded digits)."""
 
 
 def make_model(name: str, dataset: str, seed: int = 0) -> nn.Module:
     """A fresh model whose weights the seed decides."""
     if name not in MODELS:
         raise OptionError(f"unknown model {name!r}: there are {', '.join(MODELS)}")
-    with own_random():
-        seed_all(seed)
+    with _own_random():
+        torch.manual_seed(seed_of(seed))
         return MODELS[name](dataset)
 
 
@@ -96,9 +125,9 @@ def pretrain(
     steps = recipe.epochs * -(-len(train) // recipe.batch_size)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: recipe.rate(step, steps))
     history: list[float] = []
-    with own_random():
+    with _own_random():
         for epoch in range(1, recipe.epochs + 1):
-            seed_all(seed, epoch)
+            torch.manual_seed(seed_of(seed, epoch))
             model.train()
             for rows in torch.randperm(len(train)).split(recipe.batch_size):
                 x, y = train.take(rows)
@@ -135,6 +164,11 @@ def augmented(x: Tensor) -> Tensor:
     return padded[torch.arange(b)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
 
 
+def _own_random() -> AbstractContextManager[None]:
+    """Leaves torch's random state as it was; nothing here draws from numpy's or Python's."""
+    return torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else [])
+
+
 def _stem(dataset: str) -> str:
     return "cifar" if dataset.startswith("cifar") else "imagenet"
 
@@ -144,4 +178,4 @@ def _vit(dataset: str) -> str:
 
 
 def _classes(dataset: str) -> int:
-    return info_of(dataset).classes
+    return SETS[dataset].classes

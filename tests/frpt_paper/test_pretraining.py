@@ -9,7 +9,7 @@ from torch import nn
 from frpt import data
 from frpt.data.images import Images
 from frpt.errors import OptionError
-from frpt_paper.pretrain import MODELS, Recipe, accuracy, make_model, pretrain
+from frpt_paper.runs.pretraining import MODELS, Recipe, accuracy, make_model, pretrain
 
 
 @pytest.fixture(scope="module")

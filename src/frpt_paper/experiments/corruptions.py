@@ -1,4 +1,8 @@
-"""Another distribution, made by a seed: blur, fog, noise and contrast at strengths 1 to 5, in plain torch."""
+"""Another distribution, made by a seed: blur, fog, noise and contrast at strengths 1 to 5, in plain torch.
+
+``adaptation`` and benchmarks/restore.py call it. ImageNet-C (Hendrycks and Dietterich, 2019) has the same kinds; what
+each strength means in numbers is our choice.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,13 @@ from torch import Tensor
 
 from frpt.data import Images
 from frpt.errors import InputError, OptionError
-from frpt.train.data import stream
+from frpt_paper.runs.jobs import seed_of
 
 STRENGTHS = (1, 2, 3, 4, 5)
-_BLUR = (0.6, 0.9, 1.2, 1.6, 2.2)
-_FOG = (0.25, 0.4, 0.5, 0.6, 0.7)
-_NOISE = (0.06, 0.12, 0.2, 0.3, 0.42)
-_CONTRAST = (0.7, 0.5, 0.35, 0.22, 0.12)
+_BLUR = (0.6, 0.9, 1.2, 1.6, 2.2)  # σ of the Gaussian, in pixels of a 32 × 32 image
+_FOG = (0.25, 0.4, 0.5, 0.6, 0.7)  # share of the cloud
+_NOISE = (0.06, 0.12, 0.2, 0.3, 0.42)  # σ, of pixels in [0, 1]
+_CONTRAST = (0.7, 0.5, 0.35, 0.22, 0.12)  # what is left of it
 
 
 def corrupt(x: Tensor, kind: str, strength: int, seed: int = 0, numbers: Tensor | None = None) -> Tensor:
@@ -34,7 +38,7 @@ def corrupt(x: Tensor, kind: str, strength: int, seed: int = 0, numbers: Tensor 
         raise InputError(f"images must be (n, c, h, w) in [0, 1], got {tuple(x.shape)} of {x.dtype}")
     which = torch.arange(len(x)) if numbers is None else numbers
     code = list(KINDS).index(kind)
-    seeds = [stream(seed, code, int(i)) for i in which]
+    seeds = [seed_of(seed, code, int(i)) for i in which]
     return KINDS[kind](x, strength - 1, seeds).clamp(0, 1)
 
 
@@ -53,8 +57,8 @@ def _blur(x: Tensor, level: int, seeds: list[int]) -> Tensor:
     """A Gaussian whose width grows with the image."""
     sigma = _BLUR[level] * x.shape[-1] / 32
     reach = max(1, round(3 * sigma))
-    at = torch.arange(-reach, reach + 1, dtype=x.dtype)
-    weights = torch.exp(-0.5 * (at / sigma) ** 2)
+    offset = torch.arange(-reach, reach + 1, dtype=x.dtype)
+    weights = torch.exp(-0.5 * (offset / sigma) ** 2)
     weights = (weights / weights.sum()).expand(x.shape[1], 1, -1)
     padded = F.pad(x, (reach, reach, reach, reach), mode="replicate")
     across = F.conv2d(padded, weights.unsqueeze(2), groups=x.shape[1])
@@ -82,7 +86,7 @@ def _contrast(x: Tensor, level: int, seeds: list[int]) -> Tensor:
 
 
 def _drawn(seed: int, part: int, shape: tuple[int, ...], draw: Callable[..., Tensor]) -> Tensor:
-    return draw(shape, generator=torch.Generator().manual_seed(stream(seed, part)))
+    return draw(shape, generator=torch.Generator().manual_seed(seed_of(seed, part)))
 
 
 KINDS: dict[str, Callable[[Tensor, int, list[int]], Tensor]] = {

@@ -1,4 +1,7 @@
-"""One post-training run of a grid: its data, its checkpoint, its targets; and what is written before the runs start."""
+"""The laboratory of one call: its data, checkpoints and targets on disk, and the making of one post-training run.
+
+``Workbench`` builds a ``Lab``; ``sweep`` calls ``Lab.run`` for every job, in this process or in others.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,33 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+import frpt
 from frpt.data import Images, load
-from frpt.embed import Embed
 from frpt.errors import OptionError
-from frpt.reverser import Reverser
-from frpt.solvers.blocks.mean_jacobian import SAMPLES
-from frpt.targets import write_targets
-from frpt.train import post_train
-from frpt.train.settings import Settings
-from frpt.train.setup import ONLINE as FROM_STEP
-from frpt_paper.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, Job
-from frpt_paper.known import decided
-from frpt_paper.pretrain import Recipe
-from frpt_paper.recipes import Start, load_start, pretrained, recipe_of
-from frpt_paper.results import Results, Row
+from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, PostTrainingJob
+from frpt_paper.runs.pretraining import Recipe, recipe_of
+from frpt_paper.runs.runs_table import Row, RunsTable, decided
+from frpt_paper.runs.starting_models import StartingModel, load_model, starting_models
+
+WEIGHT_DECAY = 5e-2
+"""Of AdamW in every post-training run: ``frpt.post_train``'s default when the runs in ``results/`` were made."""
+EXAMPLES = 8
+"""Training samples a Reverser is captured with, as many as it learns blocks' average derivatives from. Another number
+may change targets."""
 
 
 @dataclass(frozen=True)
 class Lab:
     """Where runs read and write. data: a folder with the data sets, or None; train, test: samples taken of the splits.
 
-    A part of a split is drawn by a fixed seed. The object goes to other processes, and ``run`` with it.
+    A part of a split is drawn with a fixed seed. Frozen and hashable: the object goes to other processes, and ``run``
+    with it, and models, reversers and splits are cached per process under it.
     """
 
     out: Path
@@ -42,9 +46,9 @@ class Lab:
     test: int | None = None
 
     @property
-    def results(self) -> Results:
+    def table(self) -> RunsTable:
         """The post-training runs of all experiments."""
-        return Results(self.out / "runs.csv")
+        return RunsTable(self.out / "runs.csv")
 
     @property
     def checkpoints(self) -> Path:
@@ -54,63 +58,64 @@ class Lab:
         """The split, or as many of its samples as this lab takes."""
         return _split(dataset, split, self.data, self.train if split == "train" else self.test)
 
-    def starts(
+    def starting_models(
         self,
         dataset: str,
         model: str,
         recipe: Recipe | None = None,
         keep: Iterable[int] = (),
         each: Callable[[int, float], None] | None = None,
-    ) -> list[Start]:
+    ) -> list[StartingModel]:
         """Pretrained checkpoints, made if they are not there; the last is the one after all epochs."""
         recipe = recipe or recipe_of(dataset, model)
         splits = self.split(dataset, "train"), self.split(dataset, "test")
-        return pretrained(self.checkpoints, model, *splits, recipe, keep=keep, each=each)
+        return starting_models(self.checkpoints, model, *splits, recipe, keep=keep, each=each)
 
-    def model(self, job: Job) -> nn.Module:
-        return load_start(self.checkpoints / f"{job.checkpoint}.safetensors", job.model, job.dataset)
+    def model(self, job: PostTrainingJob) -> nn.Module:
+        """The model a job starts from."""
+        return load_model(self.checkpoints / f"{job.checkpoint}.safetensors", job.model, job.dataset)
 
-    def store(self, job: Job) -> Path:
-        """Where the targets of a job are, of anchor-only the starting features; strengths and seeds share them."""
+    def store(self, job: PostTrainingJob) -> Path:
+        """Where a job's targets are (anchor-only: the starting model's features); strengths and seeds share them."""
         name = f"{job.l_r}-anchor" if job.arm == ANCHOR else f"{job.l_r}-{job.preset}-{job.embed}"
         return self.out / "targets" / job.checkpoint / name
 
-    def write_stores(self, jobs: Iterable[Job], progress: bool = True) -> None:
+    def write_stores(self, jobs: Iterable[PostTrainingJob], progress: bool = True) -> None:
         """Write the targets that the jobs read, each once; a store that was begun is completed.
 
-        Dense ones: rows that are the starting model's features would cost a forward pass in every epoch of every run.
+        They are dense. A delta store leaves out samples whose target is the starting model's feature, and would cost a
+        forward pass for these in every epoch of every run.
         """
         stores = {self.store(job): job for job in jobs if job.arm in (ANCHOR, FRPT)}
         for path, job in stores.items():
             rev = self.reverser(job)
-            write_targets(
+            frpt.write_targets(
                 rev, self.split(job.dataset, "train"), layer_of(rev.model, job), path, mode="dense", progress=progress
             )
 
-    def reverser(self, job: Job) -> Reverser:
+    def reverser(self, job: PostTrainingJob) -> frpt.Reverser:
         """On the model a job starts from; made once per process for all its layers, strengths and seeds."""
         embed = _unchanged if job.arm == ANCHOR else job.embed or "nearest"
         return _reverser(self, job.dataset, job.model, job.checkpoint, job.preset or "default", embed)
 
-    def run(self, job: Job) -> list[Row]:
+    def run(self, job: PostTrainingJob) -> list[Row]:
         """Post-train once; a row per epoch. metric, start: accuracy on the test split after and before, in [0, 1].
 
         seconds: of the epoch's training steps; wall: of the whole run, tests included; both 0 where another run has
-        decided the numbers (``known``).
+        every number of this one (``decided``).
         """
-        known = decided(job, self.results.frame())
-        if known:
-            return known
+        rows = decided(job, self.table.frame())
+        if rows:
+            return rows
         begun = time.perf_counter()
         rev = self.reverser(job)
         targets: str | Path | None = None
         if job.arm != BACKPROP:
-            targets = FROM_STEP if job.arm == ONLINE else self.store(job)
-        model = deepcopy(rev.model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        result = post_train(
-            model, self.split(job.dataset, "train"), layer_of(model, job), targets=targets,
+            targets = "online" if job.arm == ONLINE else self.store(job)
+        result = post_trained(
+            _channels_last(rev), self.split(job.dataset, "train"), layer_of(rev.model, job), targets=targets,
             val=self.split(job.dataset, "test"), c_rec=job.c_rec, epochs=job.epochs, seed=job.seed,
-            batch_size=job.batch_size, optimizer=partial(_adamw, job.lr), reverser=rev, progress=False,
+            batch_size=job.batch_size, optimizer=partial(_adamw, job.lr),
         )  # fmt: skip
         wall = round(time.perf_counter() - begun, 3)
         return [
@@ -121,8 +126,13 @@ class Lab:
         ]  # fmt: skip
 
 
-def layer_of(model: nn.Module, job: Job) -> str:
-    """The layer's name in the model; the zoo's models know the paper's numbers."""
+def post_trained(rev: frpt.Reverser, dataset: Any, at: str, **options: Any) -> frpt.Result:
+    """``frpt.post_train`` of the Reverser's model, without capturing it again and without a bar."""
+    return frpt.post_train(rev.model, dataset, at, reverser=rev, progress=False, **options)
+
+
+def layer_of(model: nn.Module, job: PostTrainingJob) -> str:
+    """The layer's name in the model; the zoo's models know the paper's l_R."""
     layers: dict[str, str] = model.layers  # type: ignore[assignment]
     if job.l_r not in layers:
         raise OptionError(f"{job.model} on {job.dataset} has no l_R {job.l_r!r}: there are {', '.join(layers)}")
@@ -130,20 +140,29 @@ def layer_of(model: nn.Module, job: Job) -> str:
 
 
 def _adamw(lr: float, parameters: Iterable[nn.Parameter]) -> AdamW:
-    """What ``post_train`` uses, in one call a step."""
-    return AdamW(parameters, lr=lr, weight_decay=Settings.weight_decay, fused=True)
+    """What ``post_train`` uses by default, but fused: one kernel a step, which rounds differently."""
+    return AdamW(parameters, lr=lr, weight_decay=WEIGHT_DECAY, fused=True)
 
 
 def _unchanged(output: Tensor, labels: Tensor) -> Tensor:
-    """No label: the target of every layer is its own feature."""
+    """An embedding that asks for nothing: the target of every layer is its own feature."""
     return output
 
 
 @lru_cache(maxsize=4)
-def _reverser(lab: Lab, dataset: str, model: str, checkpoint: str, preset: str, embed: str | Embed) -> Reverser:
-    start = load_start(lab.checkpoints / f"{checkpoint}.safetensors", model, dataset)
+def _reverser(
+    lab: Lab, dataset: str, model: str, checkpoint: str, preset: str, embed: str | Callable[[Tensor, Tensor], Tensor]
+) -> frpt.Reverser:
+    start = load_model(lab.checkpoints / f"{checkpoint}.safetensors", model, dataset)
     data = lab.split(dataset, "train")
-    return Reverser(start, data.take(torch.arange(min(SAMPLES, len(data))))[0], preset=preset, embed=embed)
+    return frpt.Reverser(start, data.take(torch.arange(min(EXAMPLES, len(data))))[0], preset=preset, embed=embed)
+
+
+@lru_cache(maxsize=4)
+def _channels_last(rev: frpt.Reverser) -> frpt.Reverser:
+    """The same model laid out channels-last, as most runs in ``results/`` were made; it rounds differently."""
+    model = deepcopy(rev.model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return rev.on(model)
 
 
 @lru_cache(maxsize=4)

@@ -8,22 +8,22 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from frpt_paper import Job, Results
-from frpt_paper.classification import runs_line, weights
-from frpt_paper.jobs import ANCHOR, FRPT
-from frpt_paper.known import CAP, capped, decided
-from frpt_paper.lab import Lab
-from frpt_paper.pretrain import Recipe
+from frpt_paper import PostTrainingJob, RunsTable
+from frpt_paper.experiments.classification import runs_line, weights
+from frpt_paper.runs.jobs import ANCHOR, FRPT
+from frpt_paper.runs.lab import Lab
+from frpt_paper.runs.pretraining import Recipe
+from frpt_paper.runs.runs_table import LARGEST_WEIGHT, always_at_bound, decided
 
-JOB = Job("mnist", "simple_cnn", "1", 0.1, 0, FRPT, "default", epochs=2)
+JOB = PostTrainingJob("mnist", "simple_cnn", "1", 0.1, 0, FRPT, "default", epochs=2)
 
 
-def table(path: Path, job: Job, weights: tuple[float, float]) -> pd.DataFrame:
+def table(path: Path, job: PostTrainingJob, weights: tuple[float, float]) -> pd.DataFrame:
     rows = [
         {"epoch": e, "metric": 0.5 + e / 10, "weight": w, "deviation": None, "seconds": 3.0, "wall": 7.0}
         for e, w in enumerate(weights, 1)
     ]
-    results = Results(path / "runs.csv")
+    results = RunsTable(path / "runs.csv")
     results.append(job, rows)
     return results.frame()
 
@@ -31,16 +31,18 @@ def table(path: Path, job: Job, weights: tuple[float, float]) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("job", "weight", "found"),
     [
-        (replace(JOB, c_rec=0.3), CAP, True),
-        (replace(JOB, c_rec=0.3), 0.99 * CAP, False),
-        (replace(JOB, c_rec=0.05), CAP, False),
-        (replace(JOB, c_rec=0.3, seed=1), CAP, False),
-        (replace(JOB, c_rec=0.3, epochs=3), CAP, False),
-        (replace(JOB, preset="paper"), CAP, False),
+        (replace(JOB, c_rec=0.3), LARGEST_WEIGHT, True),
+        (replace(JOB, c_rec=0.3), 0.99 * LARGEST_WEIGHT, False),
+        (replace(JOB, c_rec=0.05), LARGEST_WEIGHT, False),
+        (replace(JOB, c_rec=0.3, seed=1), LARGEST_WEIGHT, False),
+        (replace(JOB, c_rec=0.3, epochs=3), LARGEST_WEIGHT, False),
+        (replace(JOB, preset="paper"), LARGEST_WEIGHT, False),
     ],
 )
-def test_a_weight_at_its_bound_decides_larger_strengths(job: Job, weight: float, found: bool, tmp_path: Path) -> None:
-    rows = decided(job, table(tmp_path, JOB, (CAP, weight)))
+def test_a_weight_at_its_bound_decides_larger_strengths(
+    job: PostTrainingJob, weight: float, found: bool, tmp_path: Path
+) -> None:
+    rows = decided(job, table(tmp_path, JOB, (LARGEST_WEIGHT, weight)))
     assert [row["metric"] for row in rows] == ([0.6, 0.7] if found else [])
     assert all(row["deviation"] is None and row["wall"] == row["seconds"] == 0 for row in rows)
 
@@ -57,15 +59,15 @@ def test_a_decided_run_equals_the_one_that_is_made(tmp_path: Path) -> None:
     frames = []
     for share in (True, False):
         lab = Lab(tmp_path / str(share), None, 192, 50)
-        kept = lab.results if share else Results(tmp_path / "elsewhere.csv")
-        start = lab.starts("digits", "simple_cnn", Recipe(1, 64, 5e-3, 1e-3))[-1]
-        jobs = [Job("digits", "simple_cnn", "2", c, 0, ANCHOR, "", "", start.name, 2) for c in (0.1, 0.9)]
+        kept = lab.table if share else RunsTable(tmp_path / "elsewhere.csv")
+        start = lab.starting_models("digits", "simple_cnn", Recipe(1, 64, 5e-3, 1e-3))[-1]
+        jobs = [PostTrainingJob("digits", "simple_cnn", "2", c, 0, ANCHOR, "", "", start.name, 2) for c in (0.1, 0.9)]
         lab.write_stores(jobs, progress=False)
         for job in jobs:
             kept.append(job, lab.run(job))
         frames.append(kept.frame())
     shared, made = frames
-    assert capped(made) == set(made["job"])
+    assert always_at_bound(made) == set(made["job"])
     assert (shared["wall"] > 0).tolist() == [True, True, False, False]
     assert (made["wall"] > 0).all()
     measured = [c for c in made.columns if c not in ("seconds", "wall")]
@@ -74,5 +76,5 @@ def test_a_decided_run_equals_the_one_that_is_made(tmp_path: Path) -> None:
     assert "decided" not in runs_line(made)
     found = weights(made)
     assert found["c_rec"].tolist() == [0.1, 0.9]
-    assert found["weight"].tolist() == [CAP, CAP]
+    assert found["weight"].tolist() == [LARGEST_WEIGHT, LARGEST_WEIGHT]
     assert found["at_bound"].tolist() == [1.0, 1.0]

@@ -1,7 +1,8 @@
-"""Adaptation: a trained network meets another distribution with a few labels of the new kind.
+"""Adaptation: a trained network meets another distribution, with a few labelled samples of it.
 
-What the paper argues for but does not test: post-training up to l_R by back-propagation, anchor-only, and FR-PT with
-targets written once and targets of every step; accuracy on the new and on the old distribution.
+``catalogue`` lists it. The paper argues that FR-PT helps there, and does not test it. Arms: post-training up to l_R by
+back-propagation, anchor-only, FR-PT with targets written once, FR-PT with targets reconstructed at every step. Measured
+is the accuracy on the new and on the old distribution.
 """
 
 from __future__ import annotations
@@ -17,32 +18,30 @@ from torch.utils.data import TensorDataset
 
 from frpt import stats
 from frpt.errors import OptionError
-from frpt.train import post_train
-from frpt.train.data import stream
-from frpt.train.setup import ANCHOR as FROM_ANCHOR
-from frpt.train.setup import ONLINE as FROM_STEP
-from frpt_paper import figures
-from frpt_paper.ablations import dataset_of
-from frpt_paper.bench import Bench, Report
-from frpt_paper.corrupt import KINDS, corrupted
-from frpt_paper.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, Job
-from frpt_paper.lab import Lab, layer_of
-from frpt_paper.layout import Cell, Table, interval
-from frpt_paper.results import Row
-from frpt_paper.tables import SET_NAMES, layer_order
+from frpt_paper.experiments.corruptions import KINDS, corrupted
+from frpt_paper.experiments.workbench import ExperimentReport, Workbench
+from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, PostTrainingJob, seed_of
+from frpt_paper.runs.lab import Lab, layer_of, post_trained
+from frpt_paper.runs.runs_table import Row
+from frpt_paper.tables import figures
+from frpt_paper.tables.printed import Cell, PrintedTable, interval
+from frpt_paper.tables.statistics import SET_NAMES, layer_order
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ARMS = (BACKPROP, ANCHOR, FRPT, ONLINE)
 SIZES = {"small": (50, 200), "paper": (100, 500, 2000)}
+"""Scale → labelled samples of the new kind. These and the strengths are ours: the paper has no such experiment."""
 STRENGTHS = {"small": (4,), "paper": (2, 4)}
 TEST_SEED = 1
 """Of the corruption of the test split; training samples have the run's own."""
+_TARGETS = {ANCHOR: "anchor", ONLINE: "online"}
+"""Arm → ``targets`` of ``frpt.post_train``; without, targets are written once before the run."""
 
 
 @dataclass(frozen=True)
-class Adaptation(Job):
+class AdaptationJob(PostTrainingJob):
     """A run on ``size`` labelled samples of the new kind, drawn by the seed from the training split."""
 
     corruption: str = "noise"
@@ -50,17 +49,17 @@ class Adaptation(Job):
     size: int = 500
 
 
-def adaptation(bench: Bench) -> Report:
+def adaptation(bench: Workbench) -> ExperimentReport:
     """All arms over kinds, strengths, sizes of the new set and seeds."""
-    dataset, options = dataset_of(bench), bench.options
+    dataset, options = bench.figure_dataset, bench.options
     lab = bench.lab(dataset)
     model = (options.models or ("simple_cnn",))[0]
-    start = bench.starts(lab, dataset, model, bench.recipe(dataset, model, small=8))[-1]
+    start = bench.starting_models(lab, dataset, model, bench.recipe(dataset, model, small=8))[-1]
     sizes = SIZES[options.scale]
     strengths = STRENGTHS[options.scale]
     layers = options.layers or ("2",)
     jobs = [
-        Adaptation(
+        AdaptationJob(
             dataset, model, layer, 0.0 if arm == BACKPROP else c, seed, arm, _preset(arm), _embed(arm), start.name,
             bench.epochs(10, 20), 32, 1e-3, kind, strength, size,
         )
@@ -73,7 +72,7 @@ def adaptation(bench: Bench) -> Report:
     frame = bench.sweep(list({job.key: job for job in jobs}.values()), lab, partial(run, lab))
     shown = SET_NAMES[dataset]
     title = f"Adaptation on {shown}"
-    report = Report(title, [f"{100 * start.accuracy:.2f} % on the old distribution, checkpoint {start.name}"])
+    report = ExperimentReport(title, [f"{100 * start.accuracy:.2f} % on the old distribution, checkpoint {start.name}"])
     report.tables = [
         summary(frame, "adaptation", title),
         means(frame, "adaptation-means", f"{title}: means over kinds and strengths"),
@@ -84,18 +83,17 @@ def adaptation(bench: Bench) -> Report:
     return report
 
 
-def run(lab: Lab, job: Adaptation) -> list[Row]:
+def run(lab: Lab, job: AdaptationJob) -> list[Row]:
     """One run, one row: accuracies in [0, 1] after the last epoch and before, samples fixed and broken."""
     begun = time.perf_counter()
     rev = lab.reverser(job)
     train, test = lab.split(job.dataset, "train"), lab.split(job.dataset, "test")
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(stream(job.seed, job.size)))
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed_of(job.seed, job.size)))
     x, y = corrupted(train.select(order[: job.size]), job.corruption, job.strength, job.seed)
-    targets = {ANCHOR: FROM_ANCHOR, ONLINE: FROM_STEP}.get(job.arm)
     before = {"new": _before(lab, _start(job), job.corruption, job.strength), "old": _before(lab, _start(job), "", 0)}
-    result = post_train(
-        rev.model, TensorDataset(x, y), layer_of(rev.model, job), targets=targets, c_rec=job.c_rec, epochs=job.epochs,
-        seed=job.seed, batch_size=job.batch_size, lr=job.lr, reverser=rev, progress=False,
+    result = post_trained(
+        rev, TensorDataset(x, y), layer_of(rev.model, job), targets=_TARGETS.get(job.arm), c_rec=job.c_rec,
+        epochs=job.epochs, seed=job.seed, batch_size=job.batch_size, lr=job.lr,
     )  # fmt: skip
     row: dict[str, float | int | str | None] = {}
     for name, data in _tests(lab, job).items():
@@ -108,7 +106,7 @@ def run(lab: Lab, job: Adaptation) -> list[Row]:
     return [{**row, "tested": len(test), "wall": round(time.perf_counter() - begun, 3)}]
 
 
-def summary(frame: pd.DataFrame, name: str, title: str) -> Table:
+def summary(frame: pd.DataFrame, name: str, title: str) -> PrintedTable:
     """Accuracy on both distributions, mean ± std over seeds; the best arm on each in bold."""
     keys = ["l_r", "corruption", "strength", "size"]
     rows: list[list[Cell | str]] = []
@@ -126,10 +124,10 @@ def summary(frame: pd.DataFrame, name: str, title: str) -> Table:
     head = ["l_R", "Corruption", "Strength", "Samples", "Before", "Arm", "New, %", "Old, %", "New fixed", "New broken"]
     data = frame.drop(columns=["job", "row", "rows"])
     note = "Test accuracy after the last epoch, mean ± std over seeds; test samples fixed and broken against the start."
-    return Table(name, title, [*head, "Old fixed", "Old broken"], rows, data, note, spans=5)
+    return PrintedTable(name, title, [*head, "Old fixed", "Old broken"], rows, data, note, spans=5)
 
 
-def means(frame: pd.DataFrame, name: str, title: str) -> Table:
+def means(frame: pd.DataFrame, name: str, title: str) -> PrintedTable:
     """Accuracy and flips of each arm over all kinds and strengths at once, ± over seeds."""
     flips = ["new_fixed", "new_broken", "old_fixed", "old_broken"]
     keys = ["l_r", "size", "arm"]
@@ -143,10 +141,10 @@ def means(frame: pd.DataFrame, name: str, title: str) -> Table:
         )
     head = ["l_R", "Samples", "Before", "Arm", "New, %", "Old, %", "New fixed", "New broken", "Old fixed", "Old broken"]
     note = "Each seed's mean over kinds and strengths first, then mean ± std over seeds."
-    return Table(name, title, head, rows, by, note, spans=3)
+    return PrintedTable(name, title, head, rows, by, note, spans=3)
 
 
-def against(frame: pd.DataFrame, name: str, title: str) -> Table:
+def against(frame: pd.DataFrame, name: str, title: str) -> PrintedTable:
     """FR-PT and anchor-only against back-propagation, and FR-PT against anchor-only, over all kinds at once.
 
     A pair is one kind, strength and seed; the interval is over seeds, each the mean of its kinds and strengths.
@@ -169,7 +167,7 @@ def against(frame: pd.DataFrame, name: str, title: str) -> Table:
                 data.append(row | {"delta": p.delta, "low": p.ci[0], "high": p.ci[1], "p_t": p.p_t})
             rows.append([str(layer), str(size), f"{arm} − {other}", *cells])
     note = "Percentage points, paired by seed, mean over kinds and strengths, 95 % bootstrap intervals over seeds."
-    return Table(name, title, ["l_R", "Samples", "Arms", "New", "Old"], rows, pd.DataFrame(data), note, spans=2)
+    return PrintedTable(name, title, ["l_R", "Samples", "Arms", "New", "Old"], rows, pd.DataFrame(data), note, spans=2)
 
 
 def _preset(arm: str) -> str:
@@ -182,13 +180,12 @@ def _embed(arm: str) -> str:
 
 def _ordered(frame: pd.DataFrame) -> pd.DataFrame:
     arms, kinds = frame["arm"].map(ARMS.index), frame["corruption"].map(list(KINDS).index)
-    found = frame.assign(_l=frame["l_r"].map(layer_order), _k=kinds, _a=arms)
-    return found.sort_values(["_l", "_k", "strength", "size", "_a", "seed"], kind="stable").drop(
-        columns=["_l", "_k", "_a"]
-    )
+    frame = frame.assign(_l=frame["l_r"].map(layer_order), _k=kinds, _a=arms)
+    frame = frame.sort_values(["_l", "_k", "strength", "size", "_a", "seed"], kind="stable")
+    return frame.drop(columns=["_l", "_k", "_a"])
 
 
-def _tests(lab: Lab, job: Adaptation) -> dict[str, tuple[Tensor, Tensor]]:
+def _tests(lab: Lab, job: AdaptationJob) -> dict[str, tuple[Tensor, Tensor]]:
     return {"new": _test(lab, job.dataset, job.corruption, job.strength), "old": _test(lab, job.dataset, "", 0)}
 
 
@@ -199,13 +196,13 @@ def _test(lab: Lab, dataset: str, kind: str, strength: int) -> tuple[Tensor, Ten
     return corrupted(images, kind, strength, TEST_SEED) if kind else images.tensors
 
 
-def _start(job: Job) -> Job:
-    """The same for all jobs that start from one model."""
-    return Job(job.dataset, job.model, job.l_r, 0.0, 0, BACKPROP, "", "", job.checkpoint)
+def _start(job: PostTrainingJob) -> PostTrainingJob:
+    """The same for all jobs that start from one model, so that what is measured on it is cached once."""
+    return PostTrainingJob(job.dataset, job.model, job.l_r, 0.0, 0, BACKPROP, "", "", job.checkpoint)
 
 
 @lru_cache(maxsize=16)
-def _before(lab: Lab, start: Job, kind: str, strength: int) -> Tensor:
+def _before(lab: Lab, start: PostTrainingJob, kind: str, strength: int) -> Tensor:
     """Which test samples the starting model classifies correctly."""
     return _right(lab.model(start), *_test(lab, start.dataset, kind, strength))
 
@@ -215,5 +212,5 @@ def _right(model: nn.Module, x: Tensor, y: Tensor, batch: int = 512) -> Tensor:
     """(n,) bool: which samples are classified correctly."""
     model.eval()
     device = next(model.parameters()).device
-    found = [model(part.to(device)).argmax(1).cpu() for part in x.split(batch)]
-    return torch.cat(found) == y
+    predicted = [model(part.to(device)).argmax(1).cpu() for part in x.split(batch)]
+    return torch.cat(predicted) == y
