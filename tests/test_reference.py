@@ -186,7 +186,7 @@ def test_stores_and_runs_know_their_reference(tmp_path: Path) -> None:
     result = frpt.post_train(model, data, "1", reference=ref, epochs=1, progress=False)
     assert result.last.deviation is not None
     with pytest.raises(OptionError, match="belong to the Reverser"):
-        frpt.post_train(model, data, "1", reference=ref, reverser=rev, epochs=1, progress=False)
+        frpt.post_train(rev, data, "1", reference=ref, epochs=1, progress=False)
 
 
 def test_what_a_reference_cannot_be_made_of_or_used_for(tmp_path: Path) -> None:

@@ -112,7 +112,11 @@ class TapError(FrptError, ValueError):
 
 
 class CheckpointError(FrptError, RuntimeError):
-    """A training checkpoint that cannot be written, read, or continued with these options."""
+    """Weights of a model on disk that are not there, cannot be read, or do not fit the model."""
+
+
+class PartialError(FrptError, RuntimeError):
+    """A half-done run on disk that cannot be written, read, or continued with these options."""
 
 
 class SweepError(FrptError, RuntimeError):

@@ -45,7 +45,7 @@ Arguments = Callable[[Draw], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Case:
-    """One call. build: positional arguments. ccp, mdp: why that law is not asked of this case (None: it is)."""
+    """One call. build: positional arguments. ccp, mdp: why the case does not claim that law (None: it does)."""
 
     op: OpOverload
     build: Arguments

@@ -15,24 +15,23 @@ from torch.utils.data import TensorDataset
 from frpt.data.digits import digits
 from frpt.diagnosis import diagnose
 from frpt.diagnosis.tables import show
-from frpt.files.progress import advance, progress_bar
+from frpt.files.progress import Progress
 from frpt.reverser import Reverser
 from frpt.targets import write_targets
 from frpt.train import Comparison, compare
-from frpt.train.compare import BACKPROP
+from frpt.train.comparison import BACKPROP
 from frpt.zoo import simple_cnn
 
 LAYERS = ("stage2", "stage1")
 _RATE, _BATCH = 5e-3, 64  # AdamW's rate and batch size on 4,000 digits; a choice, nothing in the demo hangs on it
 
 
-def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int, seed: int) -> None:
+def train(console: Console, model: nn.Module, x: Tensor, y: Tensor, epochs: int, seed: int) -> None:
     """AdamW with a rate that falls to zero, and a progress bar; the order of samples follows the seed."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(x) // _BATCH))
     order = torch.Generator().manual_seed(seed)
-    with progress_bar(True) as bar:
-        bar.add_task("training", total=epochs * len(x), rate="")
+    with Progress("training", epochs * len(x), console=console) as bar:
         for _ in range(epochs):
             for rows in torch.randperm(len(x), generator=order).split(_BATCH):
                 loss = F.cross_entropy(model(x[rows]), y[rows])
@@ -40,7 +39,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int, seed: int) -> Non
                 loss.backward()
                 optimizer.step()
                 schedule.step()
-                advance(bar, len(rows))
+                bar.advance(len(rows))
 
 
 def run_demo(
@@ -50,7 +49,7 @@ def run_demo(
     torch.manual_seed(seed)
     (x, y), (x_test, y_test) = digits(seed)
     model = simple_cnn("mnist")
-    train(model, x, y, epochs, seed)
+    train(console, model, x, y, epochs, seed)
     model.eval()
     out = out / f"seed-{seed}-epochs-{epochs}"
     out.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,6 @@ a ``PartialDiagnosis``, a safetensors file of these sums.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +27,7 @@ from frpt.diagnosis.layer_axes import LayerAxes
 from frpt.embed import class_dim
 from frpt.errors import OptionError
 from frpt.files.atomic import write_atomic
+from frpt.files.digest import sha256_of_json
 from frpt.reverse.reconstruction import Reconstruction
 from frpt.reverser import Reverser
 
@@ -207,7 +206,7 @@ class PartialDiagnosis:
 
     def __init__(self, path: str | Path | None, settings: Mapping[str, Any]) -> None:
         self.path = None if path is None else Path(path)
-        self.settings = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+        self.settings = sha256_of_json(dict(settings))
         self._last = time.monotonic()
 
     def load(self) -> dict[str, Array]:

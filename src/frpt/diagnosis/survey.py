@@ -7,25 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from torch import nn
 
-from frpt.datasets.source import Source, fitting_batch, spread
+from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
 from frpt.diagnosis import ranking
 from frpt.diagnosis.diagnosis import Diagnosis
 from frpt.diagnosis.examination import Examination
 from frpt.diagnosis.sums import PartialDiagnosis
 from frpt.diagnosis.trust import advise
-from frpt.embed import Embed
 from frpt.errors import FrptError, OptionError
 from frpt.files.digest import options_of, sha256_of_item, weights_of
-from frpt.files.progress import progress_bar
-from frpt.graph.inputs import Picker
+from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
-from frpt.options import Preset
 from frpt.reference import Reference
-from frpt.reverser import Reverser
+from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
 
 _EXAMPLE = 8  # samples to capture the network with; any number above one does
 _REFERENCE = 512  # samples to fit a reference to: the default of Reference.fit
@@ -35,17 +32,11 @@ _LEAST = 2  # modules that a level of nesting has to have for its modules to be 
 
 
 def diagnose(
-    model: nn.Module,
+    model: nn.Module | Reverser,
     dataset: Any,
     at: str | Sequence[str] | None = None,
     *,
     class_names: Sequence[str] | None = None,
-    preset: str | Preset = "default",
-    embed: str | Embed | None = None,
-    margin: float | None = None,
-    output: Picker = None,
-    class_dim: int | None = None,
-    blocks: str | Sequence[str] | None = None,
     reference: Reference | Literal[False] | None = None,
     samples: int | None = None,
     gallery: int = 48,
@@ -58,17 +49,17 @@ def diagnose(
     seed: int = 0,
     partial: str | Path | None = None,
     progress: bool = True,
+    **options: Unpack[UnmeasuredOptions],
 ) -> Diagnosis:
     """Where a network goes wrong: how far its layers are from what the rest needs, on which samples, and why.
 
     Args:
-        model: the trained network; it is not changed.
+        model: the trained network, or a Reverser on it; it is not changed.
         dataset: map-style, pairs (inputs, label).
         at: layers; by default the outermost modules. The output is always among them.
         class_names: one for each class; their numbers by default.
-        preset: how targets are made, as ``Reverser`` takes it; so are embed, margin, output, class_dim and blocks.
-        reference: how features vary. By default one is fitted to 512 of these samples, and targets are the likeliest
-            features in which the label wins; False does without, and targets are the least change.
+        reference: how features vary. By default the Reverser's, or one fitted to 512 of these samples, and targets are
+            the likeliest features in which the label wins; False does without, and targets are the least change.
         samples: look at so many, evenly spaced, instead of all.
         gallery: samples shown with response maps, those that move most.
         pairs: confused pairs of classes to look into, the most frequent.
@@ -81,6 +72,7 @@ def diagnose(
         partial: a file for half-done work. An interrupted diagnosis leaves it behind, the same call goes on from it,
             and it is removed at the end.
         progress: show a bar.
+        **options: those of ``Reverser`` (preset, embed, margin, output, class_dim, blocks), where the network is given.
 
     Returns:
         The diagnosis: findings per layer, class, sample, channel and pair, in words, tables and figures.
@@ -97,12 +89,11 @@ def diagnose(
         >>> page = diagnosis.to_html(folder / "report.html")
     """
     _check(samples, gallery, pairs, batch_size)
-    source = Source(dataset, workers, next((p.device for p in model.parameters()), None))
+    network = network_of(model, options)
+    source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
     looked = range(source.count) if samples is None else spread(source.count, samples)
     example = next(iter(source.batches([looked[:_EXAMPLE]], _EXAMPLE)))[1]
-    rev = Reverser(
-        model, example, output=output, preset=preset, embed=embed, margin=margin, class_dim=class_dim, blocks=blocks
-    )
+    rev = make_reverser(model, example, options)
     layers = _chosen_layers(rev, at)
     if strange := set(layouts or {}) - set(layers):
         raise OptionError(f"layouts names {', '.join(map(repr, sorted(strange)))}, not among the layers {layers}")
@@ -110,21 +101,20 @@ def diagnose(
     size = batch_size or fitting_batch(source, map(rev.sample_shape, layers), _BATCH)
     exam = Examination(rev, source, layers, layouts, class_names)
     saved = PartialDiagnosis(partial, {**_settings(rev, source, layers, looked, size), "reference": measure})
-    with progress_bar(progress) as bar:
-        task = bar.add_task("diagnosing", total=len(looked), rate="")
+    with Progress("diagnosing", len(looked), shown=progress) as bar:
         table = exam.pass_over(looked, size, bar, saved)
         confusion = exam.confusion(table)
-        bar.update(task, description="trust")
+        bar.describe("trust")
         trusted = exam.trust(table, seed)
-        bar.update(task, description="ranking layers")
+        bar.describe("ranking layers")
         faults = exam.faults(looked, min(size, ranking.SAMPLES), seed)
-        bar.update(task, description="response maps")
+        bar.describe("response maps")
         shown = exam.gallery(table, gallery, mean, std)
         confused = exam.pairs(table, confusion, pairs)
     saved.done()
     findings = exam.findings(table, faults, trusted)
     return Diagnosis(
-        model=type(model).__name__,
+        model=type(network).__name__,
         preset=rev.preset.name,
         class_names=exam.class_names,
         score_name=exam.score_name,
@@ -178,7 +168,7 @@ def _reachable(rev: Reverser, name: str) -> bool:
 
 def _with_reference(
     rev: Reverser,
-    source: Source,
+    source: LabelledSamples,
     layers: Sequence[str],
     reference: Reference | Literal[False] | None,
     seed: int,
@@ -187,10 +177,13 @@ def _with_reference(
     """The Reverser measured by the reference given, by one fitted to the samples themselves, or by none; and which."""
     inner = [name for name in layers if name != OUTPUT]
     if reference is False or rev.preset.nearest is None or not inner:
-        return rev, "none"
+        return rev.measured_by(None), "none"
     if reference is not None:
         reference.check(rev)
         return rev.measured_by(reference), reference.digest
+    if rev.reference is not None:
+        rev.reference.check(rev)
+        return rev, rev.reference.digest
     if source.count < 2:
         return rev, "none"
     own = Reference.of_reverser(rev, source, inner, _REFERENCE, seed, progress, lenient=True)
@@ -202,7 +195,9 @@ def _fitted_to(rev: Reverser) -> str:
     return f"{rev.reference.samples:,} samples" if isinstance(rev.reference, Reference) else ""
 
 
-def _settings(rev: Reverser, source: Source, layers: Sequence[str], looked: Sequence[int], size: int) -> dict[str, Any]:
+def _settings(
+    rev: Reverser, source: LabelledSamples, layers: Sequence[str], looked: Sequence[int], size: int
+) -> dict[str, Any]:
     """What a partial file belongs to."""
     weights = weights_of(rev.model)
     first, last = (sha256_of_item(source.item(i)[0]) for i in (looked[0], looked[-1]))

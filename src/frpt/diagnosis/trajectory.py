@@ -12,26 +12,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
-from rich.progress import Progress
 from safetensors.torch import load_file
 from scipy import stats
 from torch import Tensor, nn
 
 from frpt.common.text import html_table, table
-from frpt.datasets.source import Source
+from frpt.datasets.labelled import LabelledSamples
 from frpt.diagnosis.findings import Array
 from frpt.diagnosis.sums import scored
-from frpt.embed import Embed
 from frpt.errors import CheckpointError, OptionError, UnknownLayerError
-from frpt.files.progress import advance, progress_bar
-from frpt.graph.inputs import Picker
+from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
-from frpt.options import Preset
-from frpt.reverser import Reverser
+from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,32 +179,29 @@ def _tested(value: float, p: float) -> str:
 
 
 def along_training(
-    model: nn.Module,
+    model: nn.Module | Reverser,
     checkpoints: Iterable[WeightsLike] | Mapping[str, WeightsLike],
     dataset: Any,
     at: str | Sequence[str],
     *,
-    preset: str | Preset = "default",
-    embed: str | Embed | None = None,
-    margin: float | None = None,
-    output: Picker = None,
-    class_dim: int | None = None,
     batch_size: int = 64,
     workers: int = 0,
     progress: bool = True,
+    **options: Unpack[UnmeasuredOptions],
 ) -> Trajectory:
     """Score and relative deviation ‖a* − â‖/‖â‖ at layers, of several checkpoints of one model.
 
     Args:
-        model: the architecture; checkpoints are loaded into a copy, it stays as it is.
+        model: the architecture, or a Reverser on it, whose options hold (its reference does not: that belongs to one
+            checkpoint's weights). Checkpoints are loaded into a copy, it stays as it is.
         checkpoints: state dicts, modules or files (.safetensors, or state dicts in .pt and .pth; a directory holds
             ``model.safetensors``), in a list or by name.
         dataset: map-style, pairs (inputs, label).
         at: a layer or several.
-        preset: how targets are made, as ``Reverser`` takes it; so are embed, margin, output and class_dim.
         batch_size: samples reconstructed together.
         workers: processes that load samples.
         progress: show a bar.
+        **options: those of ``Reverser``, where the network was given.
 
     Returns:
         The score (accuracy, or the mean squared error where labels are no class ids) and the deviations of every
@@ -230,20 +223,21 @@ def along_training(
     if batch_size < 1:
         raise OptionError(f"batch_size must be positive, got {batch_size}")
     given = _named(checkpoints)
-    copy = deepcopy(model).eval()
+    copy = deepcopy(network_of(model, options)).eval()
     for name, checkpoint in given.items():  # all of them before any work
         _weights(name, checkpoint, copy)
     first = next((p for p in copy.parameters()), None)
-    source = Source(dataset, workers, None if first is None else first.device)
+    source = LabelledSamples(dataset, workers, None if first is None else first.device)
     example = next(iter(source.batches([range(min(batch_size, source.count))], batch_size)))[1]
-    options = {"preset": preset, "embed": embed, "margin": margin, "output": output, "class_dim": class_dim}
     measured = []
-    with progress_bar(progress) as bar:
-        task = bar.add_task("", total=len(given) * source.count, rate="")
+    with Progress("", len(given) * source.count, shown=progress) as bar:
         for name, checkpoint in given.items():
-            bar.update(task, description=name)
+            bar.describe(name)
             copy.load_state_dict(_weights(name, checkpoint, copy))
-            rev = Reverser(copy, example, **options)  # type: ignore[arg-type]
+            if isinstance(model, Reverser):
+                rev = model.on(copy).measured_by(None)
+            else:
+                rev = make_reverser(copy, example, options)
             measured.append(_measure(rev, source, layers, batch_size, bar))
     scores = np.array([m.score for m in measured])
     deviations = np.stack([m.deviation(layers) for m in measured])
@@ -269,7 +263,7 @@ class _Sums:
         return np.array([self.deviations[n] / self.corrected if self.corrected else math.nan for n in layers])
 
 
-def _measure(rev: Reverser, source: Source, layers: list[str], batch_size: int, bar: Progress) -> _Sums:
+def _measure(rev: Reverser, source: LabelledSamples, layers: list[str], batch_size: int, bar: Progress) -> _Sums:
     sums = _Sums(deviations=dict.fromkeys(layers, 0.0))
     for part, x, y in source.batches([range(source.count)], batch_size):
         recs = rev.reconstruct(x, y, at=[OUTPUT, *(n for n in layers if n != OUTPUT)])
@@ -278,7 +272,7 @@ def _measure(rev: Reverser, source: Source, layers: list[str], batch_size: int, 
         sums.corrected += int(recs[OUTPUT].corrected.sum())
         for layer in layers:
             sums.deviations[layer] += float(recs[layer].deviation[recs[layer].corrected].sum())
-        advance(bar, len(part))
+        bar.advance(len(part))
     return sums
 
 

@@ -128,7 +128,7 @@ class Lab:
 
 def post_trained(rev: frpt.Reverser, dataset: Any, at: str, **options: Any) -> frpt.Result:
     """``frpt.post_train`` of the Reverser's model, without capturing it again and without a bar."""
-    return frpt.post_train(rev.model, dataset, at, reverser=rev, progress=False, **options)
+    return frpt.post_train(rev, dataset, at, progress=False, **options)
 
 
 def layer_of(model: nn.Module, job: PostTrainingJob) -> str:

@@ -13,7 +13,7 @@ from frpt.diagnosis.report.page_tables import Column, PageTable, row
 from frpt.diagnosis.report.words import number
 from frpt.diagnosis.trajectory import Trajectory
 from frpt.errors import OptionError
-from frpt.train.compare import BACKPROP, Comparison
+from frpt.train.comparison import BACKPROP, Comparison
 from frpt.train.result import Result
 
 Run = Comparison | Result | Trajectory

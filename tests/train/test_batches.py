@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from frpt.train.data import fetch, own_random, seed_all, stream
+from frpt.datasets.seeds import own_random, seed_all, stream
+from frpt.train.batches import fetch
 
 
 class Whole(Dataset[tuple[Tensor, Tensor]]):

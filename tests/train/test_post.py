@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import random
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +19,24 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import frpt
-from frpt.errors import DataError, FrptError, InputError, LabelError, NonFiniteError, OptionError, TapError
-from frpt.train.data import order
+from frpt.errors import DataError, FrptError, InputError, LabelError, NonFiniteError, OptionError
+from frpt.reverser import ReverserOptions
+from frpt.train.batches import order
 from frpt.train.metrics import accuracy, metric_of
+from frpt.train.training import ShortOptions, TrainingOptions
 from tests.models import Outputs, Planner
 from tests.train.toys import Mixed, blobs, network, parameters, reverser
 
 AT = "3"
 
 
-def train(model: nn.Module | None = None, data: Any = None, at: str = AT, **options: Any) -> frpt.Result:
+def train(
+    model: nn.Module | frpt.Reverser | None = None, data: Any = None, at: str = AT, **options: Any
+) -> frpt.Result:
     options = {"epochs": 2, "batch_size": 20, "progress": False, "lr": 1e-2, **options}
-    if model is None and options.get("targets") != "online":
-        options["reverser"] = reverser()
-    return frpt.post_train(network() if model is None else model, blobs() if data is None else data, at, **options)
+    if model is None:
+        model = network() if options.get("targets") == "online" else reverser()
+    return frpt.post_train(model, blobs() if data is None else data, at, **options)
 
 
 @pytest.mark.parametrize("at", ["3", "6"])
@@ -166,7 +172,9 @@ def test_what_is_measured(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [float(r["task_loss"]) for r in rows] == [r.task_loss for r in result.history]
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
-    assert len(str(result).splitlines()) == 6
+    assert len(str(result).splitlines()) == 6 + result.at_bound
+    assert len(repr(result).splitlines()) == 1
+    assert result._repr_html_().count("<tr>") == 4
 
 
 def test_a_weight_at_its_bound_is_said_and_makes_larger_strengths_equal() -> None:
@@ -274,24 +282,54 @@ REFUSED = [
 
 @pytest.mark.parametrize(("options", "kind", "words"), REFUSED)
 def test_bad_input_is_refused_with_a_reason(options: dict[str, Any], kind: type[Exception], words: str) -> None:
-    model, more = network(), {} if options.get("targets") == "online" else {"reverser": reverser()}
     with pytest.raises(kind, match=words):
-        train(model, **options, **more)
+        train(**options)
+    model = reverser().model
     assert torch.equal(parameters(model), parameters(network()))
-    assert not any(m._forward_hooks for m in (*model.modules(), *reverser().model.modules()))
+    assert not any(m._forward_hooks for m in model.modules())
 
 
 def test_a_reverser_of_ones_own_says_it_all() -> None:
     rev = frpt.Reverser(network(), blobs()[:2][0], margin=0.5)
-    own = train(network(), reverser=rev, epochs=1)
+    own = train(rev, epochs=1)
     assert torch.equal(parameters(own.model), parameters(train(network(), margin=0.5, epochs=1).model))
     with pytest.raises(OptionError, match="belong to the Reverser"):
-        train(network(), reverser=rev, margin=0.5)
-    other = network()
-    with torch.no_grad():
-        other[6].weight.mul_(2)
-    with pytest.raises(TapError, match="does not give the model's output"):
-        train(other, reverser=rev, c_rec=0)
+        train(rev, margin=0.5)
+
+
+def test_options_are_the_fields_of_training_and_of_the_reverser() -> None:
+    assert list(TrainingOptions.__annotations__) == [f.name for f in fields(frpt.Training)]
+    made_by = set(inspect.signature(frpt.Reverser).parameters) - {"model", "example_inputs", "kwargs"}
+    assert set(ReverserOptions.__annotations__) == made_by
+    own = set(inspect.signature(frpt.post_train).parameters)
+    assert not own & set(ShortOptions.__annotations__)
+    training = frpt.Training(epochs=1, batch_size=20, lr=1e-2)
+    whole = frpt.post_train(reverser(), blobs(), AT, targets="anchor", training=training, progress=False)
+    assert torch.equal(parameters(whole.model), parameters(train(targets="anchor", epochs=1).model))
+    replaced = train(targets="anchor", training=frpt.Training(epochs=7), epochs=1)
+    assert torch.equal(parameters(whole.model), parameters(replaced.model))
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("epoch", "'epochs'"), ("margins", "'margin'"), ("batchsize", "batch_size")]
+)
+def test_unknown_options_are_refused_with_the_nearest_known(name: str, nearest: str) -> None:
+    for call in (frpt.post_train, frpt.compare):
+        with pytest.raises(OptionError, match=nearest):
+            call(network(), blobs(), AT, val=blobs(), **{name: 1})
+    with pytest.raises(OptionError, match="'preset'"):
+        frpt.diagnose(network(), blobs(), pre_set="paper")
+    with pytest.raises(OptionError, match=r"frpt\.Training"):
+        frpt.post_train(network(), blobs(), AT, training={"epochs": 3})
+
+
+def test_a_layer_may_be_given_as_its_module() -> None:
+    model = network()
+    result = train(model, at=model[3], c_rec=0, epochs=1)
+    assert result.at == AT
+    with frpt.FeatureTap(model, model[3]) as tap:
+        model(blobs(2).tensors[0])
+        assert torch.equal(tap[AT], tap.value)
 
 
 def test_a_store_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -1,26 +1,55 @@
-"""Train exactly what a layer's value depends on; everything else stays as it is, bit for bit."""
+"""Train exactly what a layer's value depends on; everything else stays as it is, bit for bit.
+
+``post_train`` freezes its copy with this; users with a loop of their own call ``freeze`` on their model.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
+from functools import partial
 from types import MethodType, TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from frpt.errors import FreezeError
-from frpt.graph.inputs import InputLike
-from frpt.reverser import Reverser
-from frpt.train.lineage import lineage
+from frpt.errors import FreezeError, TapError
+from frpt.files.digest import weights_of
+from frpt.graph.capture import eval_mode
+from frpt.graph.inputs import InputLike, Inputs
+from frpt.reverser import Layer, Reverser, layer_name
+from frpt.train.batches import on_device
+from frpt.train.tap import FeatureTap
 
 
-def freeze(model: nn.Module, by: Reverser | InputLike, at: str) -> Frozen:
+def freeze(model: nn.Module, by: Reverser | InputLike, at: Layer) -> Frozen:
     """Make exactly the parameters that the value at layer ``at`` depends on trainable, and freeze all else.
 
-    by: a Reverser on this model (or on one of the same architecture), or example inputs. Until ``restore()``, or the
-    end of a ``with`` block, modules of the frozen part stay in eval mode through every ``model.train()``.
+    Until ``restore()``, or the end of a ``with`` block, modules of the frozen part stay in eval mode through every
+    ``model.train()``: their dropout stays off and their statistics stay as they are.
+
+    Args:
+        model: the network to train; its ``requires_grad`` flags and modes are given back by ``restore()``.
+        by: a Reverser on this model or on one of the same architecture, or example inputs to make one with.
+        at: the layer, by name or as the module itself. Its own parameters are trained.
+
+    Returns:
+        What is trained and what stays; a context manager that gives everything back.
+
+    Raises:
+        FreezeError: if nothing before the layer can be trained, if a parameter is used on both sides of it, or if the
+            Reverser is of another architecture.
+        UnknownLayerError: for a layer that does not exist.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+        >>> with frpt.freeze(model, torch.randn(2, 4), at="1") as frozen:
+        ...     optimizer = torch.optim.AdamW(frozen.trainable())
+        ...     print(frozen)
+        40 of 67 parameters trained, before '1'; 1 modules stay in eval
     """
+    at = layer_name(model, at)
     rev = by if isinstance(by, Reverser) else Reverser(model, by)
     upstream, frozen = rev.upstream(at), rev.frozen(at)
     tensors = dict(_tensors(model))
@@ -47,12 +76,19 @@ def freeze(model: nn.Module, by: Reverser | InputLike, at: str) -> Frozen:
             f"nothing before {at!r} can be trained: its value depends on no parameter. Choose a layer further towards "
             "the output."
         )
-    marked, called = lineage(model, rev.example, at)
+    marked, called = _lineage(model, rev.example, at)
     return Frozen(model, at, trained, _staying(model, set(trained), marked, called))
 
 
 class Frozen:
-    """A model split at a layer. ``parameters``: the trained ones by name. ``modules``: paths that stay in eval mode."""
+    """A model split at a layer; made by ``freeze``.
+
+    Attributes:
+        model: the model itself.
+        at: the layer's name.
+        parameters: name → parameter, of those that are trained.
+        modules: paths of the modules that stay in eval mode.
+    """
 
     def __init__(self, model: nn.Module, at: str, trained: dict[str, nn.Parameter], staying: list[str]) -> None:
         self.model, self.at = model, at
@@ -67,7 +103,7 @@ class Frozen:
             module.train(False)
             module.__dict__["train"] = MethodType(_stay, module)
         self._active = True
-        self._digests = {name: _digest(t) for name, t in self._staying_tensors()}
+        self._digests = self._staying_weights()
 
     def trainable(self) -> list[nn.Parameter]:
         """The trained parameters, each once: what an optimizer takes."""
@@ -75,8 +111,8 @@ class Frozen:
 
     def check(self) -> None:
         """Raise FreezeError unless every frozen parameter and buffer is bit for bit what it was at the start."""
-        now = dict(self._staying_tensors())
-        changed = [name for name, digest in self._digests.items() if name not in now or _digest(now[name]) != digest]
+        now = self._staying_weights()
+        changed = [name for name, digest in self._digests.items() if now.get(name) != digest]
         if changed:
             raise FreezeError(
                 f"the part after {self.at!r} was to stay as it is, but {', '.join(map(repr, changed[:5]))} "
@@ -114,6 +150,11 @@ class Frozen:
         """All that training may change: the trained parameters, and the buffers of modules that follow train()."""
         still = {name for name, _ in self._staying_tensors()}
         return {name: t for name, t in _tensors(self.model) if name not in still}
+
+    def _staying_weights(self) -> dict[str, str]:
+        """Name → digest of the tensors that stay; a tensor of several names under its first."""
+        first = {name for name, _ in (*self.model.named_parameters(), *self.model.named_buffers())}
+        return weights_of(self.model, [name for name, _ in self._staying_tensors() if name in first])
 
     def _staying_tensors(self) -> Iterator[tuple[str, Tensor]]:
         staying = set(self.modules)
@@ -162,14 +203,62 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def _digest(t: Tensor) -> bytes:
-    data = t.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(data.numpy().tobytes() + str((t.dtype, tuple(t.shape))).encode()).digest()
+class _Mark(torch.autograd.Function):
+    """The identity, with a module's path on its node of the autograd graph."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, lever: Tensor, path: str) -> Tensor:
+        ctx.path = path
+        return value.clone()  # a view could not be modified in place by the ops after it
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return grads[0], None, None
 
 
-def fingerprint(model: nn.Module) -> str:
-    """sha256 over all parameters and buffers, with their names."""
-    whole = hashlib.sha256()
-    for name, t in _tensors(model):
-        whole.update(name.encode() + _digest(t))
-    return whole.hexdigest()
+def _lineage(model: nn.Module, inputs: Inputs, at: str) -> tuple[set[str], set[str]]:
+    """(paths of the modules whose output the value at the layer depends on, paths of all modules that were called).
+
+    The captured graph does not show modules that do nothing in eval mode (dropout). So one forward pass of the model
+    itself marks each module's output in the autograd graph, and the marks behind the layer's value are collected.
+    """
+    lever = torch.zeros((), requires_grad=True)  # makes every marked value part of the graph, whatever needs gradients
+    called: set[str] = set()
+
+    def mark(path: str, module: nn.Module, args: Any, output: Any) -> Any:
+        called.add(path)
+
+        def one(leaf: Any) -> Any:
+            takes = isinstance(leaf, Tensor) and leaf.is_floating_point()
+            return _Mark.apply(leaf, lever, path) if takes else leaf
+
+        return pytree.tree_map(one, output)
+
+    handles = [m.register_forward_hook(partial(mark, path)) for path, m in model.named_modules() if path]
+    try:
+        with FeatureTap(model, at) as tap, eval_mode(model), torch.enable_grad():
+            first = next(model.parameters(), lever)
+            call = on_device(inputs, first.device)
+            model(*call.args, **call.kwargs)
+            value = tap.value
+    finally:
+        for handle in handles:
+            handle.remove()
+    if value.grad_fn is None:
+        raise TapError(f"the value at {at!r} is detached from what computes it; choose another layer")
+    return _behind(value.grad_fn), called
+
+
+def _behind(node: Any) -> set[str]:
+    """Paths of all marks in an autograd graph."""
+    paths: set[str] = set()
+    seen, stack = {node}, [node]
+    while stack:
+        current = stack.pop()
+        if (path := getattr(current, "path", None)) is not None:
+            paths.add(path)
+        for following, _ in current.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return paths

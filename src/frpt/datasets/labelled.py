@@ -1,4 +1,7 @@
-"""The data set targets are reconstructed for: read in order, checked to be the same at every look."""
+"""A map-style data set of labelled samples: read in batches and in order, checked to be the same at every look.
+
+Called by target stores, references and diagnoses.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,20 @@ from frpt.errors import DataError, InputError
 from frpt.files.digest import label_bytes, sha256_of_item, sha256_of_labels
 
 _LOOKS = 16
+"""Samples that are looked at twice, to see random augmentation (chosen, not measured)."""
 _BATCH_BYTES = 64 * 2**20
+"""Inputs and features of a batch, in float32; solvers keep several times as much beside them (chosen, not measured)."""
 
 
-class Source:
-    """A map-style data set of pairs (inputs, label)."""
+class LabelledSamples:
+    """A map-style data set of pairs (inputs, label). workers: processes that load; device: where inputs go."""
 
     def __init__(self, dataset: Any, workers: int = 0, device: torch.device | None = None) -> None:
         self.dataset, self.workers, self.device = dataset, workers, device
         self.count = map_style_length(dataset)
 
     def item(self, index: int) -> tuple[Any, Any]:
+        """One sample: (inputs, label)."""
         return pair(self.dataset[index], index)
 
     def check_stable(self) -> None:
@@ -73,8 +79,8 @@ class Source:
 def whole_batches(dataset: Any) -> Callable[[list[int]], Any] | None:
     """rows -> (inputs, labels), collated, where a data set gives many samples in one call; None where it does not."""
     if callable(own := getattr(dataset, "__getbatch__", None)):
-        found: Callable[[list[int]], Any] = own
-        return found
+        batch_of: Callable[[list[int]], Any] = own
+        return batch_of
     if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
         return lambda rows: tuple(tensor[torch.tensor(rows)] for tensor in dataset.tensors)
     return None
@@ -98,6 +104,7 @@ def map_style_length(dataset: Any) -> int:
 
 
 def pair(item: Any, index: int) -> tuple[Any, Any]:
+    """(inputs, label) of an item of a data set; anything else is refused."""
     if not isinstance(item, tuple | list) or len(item) != 2:
         shape = f"{len(item)} things" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
         raise InputError(
@@ -113,13 +120,13 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({round(i * (count - 1) / max(few - 1, 1)) for i in range(few)})
 
 
-def sample_bytes(source: Source, shapes: Iterable[tuple[int, ...]]) -> int:
+def sample_bytes(samples: LabelledSamples, shapes: Iterable[tuple[int, ...]]) -> int:
     """Of a sample's inputs and its features of some shapes, in float32."""
-    inputs = [leaf for leaf in pytree.tree_leaves(source.item(0)[0]) if isinstance(leaf, Tensor)]
+    inputs = [leaf for leaf in pytree.tree_leaves(samples.item(0)[0]) if isinstance(leaf, Tensor)]
     return max(1, sum(t.nbytes for t in inputs) + sum(4 * prod(shape) for shape in shapes))
 
 
-def fitting_batch(source: Source, shapes: Iterable[tuple[int, ...]], most: int = 2048) -> int:
+def fitting_batch(samples: LabelledSamples, shapes: Iterable[tuple[int, ...]], most: int = 2048) -> int:
     """A power of two, up to 2048 or ``most`` (at least 64): about 64 MiB of inputs and features."""
-    fitting = min(max(_BATCH_BYTES // sample_bytes(source, shapes), 16), 2048, max(most, 64))
+    fitting = min(max(_BATCH_BYTES // sample_bytes(samples, shapes), 16), 2048, max(most, 64))
     return 1 << (int(fitting).bit_length() - 1)

@@ -1,4 +1,7 @@
-"""`frpt train`: post-train a model before a layer, alone or beside its controls."""
+"""`frpt train`: post-train a model before a layer, alone or beside its controls.
+
+A thin skin over ``frpt.post_train`` and ``frpt.compare``; ``cli/main.py`` makes it a command.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ import typer
 
 from frpt.cli.models import load_data, load_model
 from frpt.cli.shared import ModelSpec, Output, console, errors, loaded, picker
-from frpt.train import compare, post_train
-from frpt.train.settings import Options
 
 Folder = Path | None
 
@@ -43,37 +44,38 @@ def train(
     output: Output = None,
     every: Annotated[int, typer.Option(help="Online targets each so many steps.")] = 1,
     store: Annotated[Folder, typer.Option(help="Where targets written now are kept.")] = None,
-    checkpoint: Annotated[Folder, typer.Option(help="Directory a stopped run goes on from.")] = None,
+    partial: Annotated[Folder, typer.Option(help="Directory for a half-done run, to go on from if stopped.")] = None,
     log_dir: Annotated[Folder, typer.Option(help="CSV and TensorBoard logs; by default the output directory.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes that load samples.")] = 0,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     devices: Annotated[int | None, typer.Option(help="Devices; under torchrun one for each of its processes.")] = None,
     precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed ...; the model's own.")] = None,
 ) -> None:
-    """Post-train the part of a model before a layer; run again after an interruption with --checkpoint, it goes on."""
+    """Post-train the part of a model before a layer; run again after an interruption with --partial, it goes on."""
+    from frpt.train import Training, compare, post_train  # lightning_fabric loads with this command only
+
     with errors():
         trained, tests = _data(data, val)
         source = load_model(model) if weights is None else loaded(load_model(model), weights)
-        options: Options = {
-            "epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "metric": metric,
-            "preset": preset, "output": picker(output),
-            "every": every, "workers": workers, "accelerator": accelerator, "devices": devices, "precision": precision,
-        }  # fmt: skip
+        training = Training(
+            epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, metric=metric, every=every,
+            workers=workers, accelerator=accelerator, devices=devices, precision=precision,
+        )  # fmt: skip
         out.mkdir(parents=True, exist_ok=True)
         logs, first = log_dir or out, os.environ.get("RANK", "0") == "0"
         if compare_arms:
-            found = compare(
+            comparison = compare(
                 source, trained, at, c_rec=c_rec, seeds=range(seed, seed + seeds), val=tests, targets=targets,
-                store=store, log_dir=logs, checkpoint=checkpoint, **options,
+                training=training, store=store, log_dir=logs, partial=partial, preset=preset, output=picker(output),
             )  # fmt: skip
+            text = str(comparison)
             if first:
-                found.to_pandas().to_csv(out / "comparison.csv", index=False)
-                (out / "comparison.txt").write_text(str(found) + "\n")
-            text = str(found)
+                comparison.to_pandas().to_csv(out / "comparison.csv", index=False)
+                (out / "comparison.txt").write_text(text + "\n")
         else:
             result = post_train(
-                source, trained, at, targets=targets, c_rec=c_rec, seed=seed, val=tests, store=store, log_dir=logs,
-                checkpoint=checkpoint, **options,
+                source, trained, at, targets=targets, c_rec=c_rec, seed=seed, val=tests, training=training, store=store,
+                log_dir=logs, partial=partial, preset=preset, output=picker(output),
             )  # fmt: skip
             if first:
                 result.save(out)

@@ -1,20 +1,22 @@
-"""Batches in an order that the seed alone decides, and one random state for each of them."""
+"""Batches in an order that the seed alone decides, each with a random stream of its own.
+
+Called by the training loop (``post``) and, for the first samples, by ``prepare``. A process of several takes its share
+of every batch; the shares of all processes together are the batch that a single process would see.
+"""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from frpt.datasets.source import pair, whole_batches
+from frpt.datasets.labelled import pair, whole_batches
+from frpt.datasets.seeds import seed_all, stream
 from frpt.errors import InputError, LabelError
 from frpt.graph.inputs import InputLike, Inputs
 from frpt.targets import TargetStore
@@ -28,7 +30,7 @@ class MapStyle(Protocol):
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """One step's share of a process. labels: (k, ...); target: (k, ...) and present: (k,) where targets are on disk.
 
     weight: what the share counts in the mean over processes; 0 for a process that has no sample left and runs along.
@@ -66,42 +68,14 @@ def as_taken(inputs: Inputs) -> InputLike:
     return inputs.kwargs if not inputs.args else inputs.args
 
 
-def stream(*key: int) -> int:
-    """A seed for the random stream of this key; streams of different keys are independent."""
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def seed_all(*key: int) -> None:
-    """Start torch's, numpy's and Python's generators at the stream of a key."""
-    seed = stream(*key)
-    if torch.accelerator.is_available():
-        torch.manual_seed(seed)
-    else:  # the same on CPU, without noting where it was called from for devices that never come
-        torch.default_generator.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-
-
-@contextmanager
-def own_random() -> Iterator[None]:
-    """Leaves the random states of torch, numpy and Python as they were."""
-    numpy_state, python_state = np.random.get_state(), random.getstate()
-    try:
-        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
-            yield
-    finally:
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-
-
 def order(count: int, seed: int, epoch: int) -> list[int]:
     """The order of an epoch's samples: a permutation that seed and epoch decide alone."""
     generator = torch.Generator().manual_seed(stream(seed, epoch))
-    found: list[int] = torch.randperm(count, generator=generator).tolist()
-    return found
+    rows: list[int] = torch.randperm(count, generator=generator).tolist()
+    return rows
 
 
-class Batches(Dataset[Batch]):
+class Batches(Dataset[TrainingBatch]):
     """Batch number → its share for one process, drawn with the random stream of (seed, epoch, number, rank)."""
 
     def __init__(
@@ -120,22 +94,22 @@ class Batches(Dataset[Batch]):
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)
 
-    def __getitem__(self, number: int) -> Batch:
+    def __getitem__(self, number: int) -> TrainingBatch:
         if not 0 <= number < len(self):
             raise IndexError(number)
         together = self.rows[number * self.batch_size : (number + 1) * self.batch_size]
         mine = together[self.rank :: self.world]
         weight = len(mine) * self.world / len(together)
-        mine = mine or together[:1]
+        mine = mine or together[:1]  # a process without a sample runs along with one of weight 0: DDP waits for all
         seed_all(*self.key, number, self.rank)
         inputs, labels = fetch(self.dataset, mine)
         target = present = None
         if self.targets is not None:
             store, layer = self.targets
             target, present = store.read(layer, mine)
-        return Batch(inputs, labels, target, present, weight)
+        return TrainingBatch(inputs, labels, target, present, weight)
 
-    def loader(self, start: int = 0, workers: int = 0) -> DataLoader[Batch]:
+    def loader(self, start: int = 0, workers: int = 0) -> DataLoader[TrainingBatch]:
         """The batches from number ``start`` on."""
         numbers: Any = range(start, len(self))
         return DataLoader(self, batch_size=None, sampler=numbers, num_workers=workers)
@@ -168,5 +142,5 @@ def check_dataset(dataset: Any, what: str) -> MapStyle:
         )
     if len(dataset) == 0:
         raise InputError(f"the {what} is empty")
-    found: MapStyle = dataset
-    return found
+    checked: MapStyle = dataset
+    return checked

@@ -1,4 +1,4 @@
-"""`frpt targets`: write, verify, info."""
+"""`frpt targets`: write, verify, info; a thin skin over ``frpt.targets``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,21 @@ import typer
 from rich.table import Table
 
 from frpt.cli.models import load_data
-from frpt.cli.shared import InputShape, ModelSpec, Output, PresetName, console, errors, reverser
+from frpt.cli.shared import (
+    Blocks,
+    EmbedName,
+    InputShape,
+    Margin,
+    ModelSpec,
+    Output,
+    PresetName,
+    Workers,
+    console,
+    errors,
+    reverser,
+)
 from frpt.errors import OptionError
-from frpt.targets import TargetStore, repair, write_targets
+from frpt.targets import TargetStore, rewrite_damaged, write_targets
 
 app = typer.Typer(help="Targets on disk: write, verify, info.", no_args_is_help=True)
 
@@ -19,10 +31,6 @@ StorePath = Annotated[Path, typer.Argument(metavar="store", help="The directory 
 DataSpec = Annotated[
     str, typer.Option(metavar="package.module:factory", help="A map-style data set of pairs (inputs, label).")
 ]
-EmbedName = Annotated[str | None, typer.Option(help="nearest, max_assign, one_hot or regression.")]
-Margin = Annotated[float | None, typer.Option(help="By how much the label's score shall win.")]
-Blocks = Annotated[str | None, typer.Option(help="finest, stages, or module patterns separated by commas.")]
-Workers = Annotated[int, typer.Option(min=0, help="Processes that load samples.")]
 
 
 @app.command()
@@ -59,11 +67,11 @@ def write(
 @app.command()
 def verify(
     store: StorePath,
-    mend: Annotated[
+    rewrite: Annotated[
         str | None,
-        typer.Option("--repair", metavar="package.module:factory", help="Write bad shards again with this model."),
+        typer.Option(metavar="package.module:factory", help="Write bad shards again with this model."),
     ] = None,
-    data: Annotated[str | None, typer.Option(metavar="package.module:factory", help="The data set, to repair.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="package.module:factory", help="The store's data set.")] = None,
     input: InputShape = None,
     output: Output = None,
     preset: PresetName = "default",
@@ -72,19 +80,19 @@ def verify(
     blocks: Blocks = None,
     workers: Workers = 0,
 ) -> None:
-    """Read every byte and name the shards that are not what was written (exit code 1); --repair writes them again."""
+    """Read every byte and name the shards that are not what was written (exit code 1); --rewrite writes them again."""
     with errors():
         opened = TargetStore(store)
-        if mend is not None:
+        if rewrite is not None:
             if data is None:
-                raise OptionError("--repair needs the data set as well: --data package.module:factory")
-            rev = reverser(mend, input, output, preset, blocks, embed, margin)
-            bad = repair(rev, load_data(data), opened, workers=workers)
-            console.print(f"{len(bad)} of {len(opened.manifest.shards)} shards written again", *bad, sep="\n")
+                raise OptionError("--rewrite needs the data set as well: --data package.module:factory")
+            rev = reverser(rewrite, input, output, preset, blocks, embed, margin)
+            damaged = rewrite_damaged(rev, load_data(data), opened, workers=workers)
+            console.print(f"{len(damaged)} of {len(opened.manifest.shards)} shards written again", *damaged, sep="\n")
             return
-        bad = opened.verify()
-        if bad:
-            console.print(f"{len(bad)} of {len(opened.manifest.shards)} shards are damaged:", *bad, sep="\n")
+        damaged = opened.verify()
+        if damaged:
+            console.print(f"{len(damaged)} of {len(opened.manifest.shards)} shards are damaged:", *damaged, sep="\n")
             raise typer.Exit(1)
         console.print(f"all {len(opened.manifest.shards)} shards are sound")
 
@@ -97,21 +105,10 @@ def info(store: StorePath) -> None:
 
 
 def _describe(store: TargetStore) -> None:
-    manifest = store.manifest
-    corrected = sum(s.corrected for s in manifest.shards)
-    dense = store.count * sum(4 * info.nbytes // info.dtype.itemsize for info in store.layers.values())
-    console.print(
-        f"{store.count} samples, {corrected} corrected ({100 * corrected / store.count:.1f} %), {manifest.mode}, "
-        f"{len(manifest.shards)} shards, {store.nbytes:,} bytes ({100 * store.nbytes / dense:.1f} % of dense float32)",
-        highlight=False,
-    )
-    how = manifest.embedding
-    margin = "" if how["margin"] is None else f", margin {how['margin']}"
-    console.print(f"preset {manifest.preset['name']}, embedding {how['how']}{margin}", highlight=False)
-    table = Table("layer", "shape", "dtype", "mean deviation", "weights after", "weights before", box=None)
-    for name, layer in store.layers.items():
-        moved = sum(s.corrected * s.deviation[name] for s in manifest.shards) / max(corrected, 1)
-        shape = ", ".join(map(str, ("b", *layer.shape)))
-        dtype = str(layer.dtype).removeprefix("torch.")
-        table.add_row(name, f"({shape})", dtype, f"{moved:.4g}", str(len(layer.frozen)), str(len(layer.upstream)))
+    shown = store.overview()
+    for line in shown.lines:
+        console.print(line, highlight=False)
+    table = Table(*shown.columns, box=None)
+    for row in shown.rows:
+        table.add_row(*row)
     console.print(table)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import frpt
 from frpt.cli.main import app
 from frpt.errors import OptionError
-from frpt.train.compare import Difference
+from frpt.train.comparison import Difference
 from tests.train.toys import blobs, network, parameters, reverser
 
 
@@ -34,14 +34,14 @@ def test_arms_are_the_runs_they_stand_for_and_share_one_reconstruction(tmp_path:
     )
     arms = [("back-propagation", 0.0, None), ("anchor-only", 0.5, "anchor"), ("FR-PT", 0.5, tmp_path / "kept")]
     for name, c_rec, targets in arms:
-        alone = frpt.post_train(
-            model, data, "3", c_rec=c_rec, targets=targets, seed=5, val=val, reverser=reverser(), **options
-        )
+        alone = frpt.post_train(reverser(), data, "3", c_rec=c_rec, targets=targets, seed=5, val=val, **options)
         assert torch.equal(parameters(found.arms[name].runs[1].model), parameters(alone.model))
     assert len(list((tmp_path / "logs").glob("*/epochs.csv"))) == 6
     frame = found.to_pandas()
     assert len(frame) == 6
     assert set(frame["arm"]) == {name for name, _, _ in arms}
+    assert repr(found).startswith("<Comparison of post-training before '3'")
+    assert found._repr_html_().count("<tr>") == 4
     lines = str(found).splitlines()
     assert len(lines) == 6
     assert "2 seeds" in lines[0]
@@ -85,12 +85,12 @@ def test_the_command_trains_continues_and_compares(tmp_path: Path) -> None:
         "--at",
         "3",
         "--data",
-        "tests.train.test_compare:split",
+        "tests.train.test_comparison:split",
         "--epochs",
         "1",
     ]
     first = runner.invoke(
-        app, [*spec, "--targets", "online", "--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c")]
+        app, [*spec, "--targets", "online", "--out", str(tmp_path / "a"), "--partial", str(tmp_path / "c")]
     )
     assert first.exit_code == 0, first.output
     assert "accuracy" in first.output
