@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from frpt.data import digits
 from frpt.options import PRESETS
-from frpt.solvers.blocks.mean_jacobian import learn
-from frpt.solvers.blocks.problem import Problem, row_norm, solve, spread
+from frpt.solvers.base import Solution, per_system, row_norm
+from frpt.solvers.blocks.problem import Problem
 
 BATCH = 8
 
@@ -180,6 +180,11 @@ class Nets(dict[Callable[[], nn.Sequential], Trained]):
         return self[make]
 
 
+def solve(problem: Problem, solver: str) -> Solution:
+    """By a solver of the default preset."""
+    return replace(PRESETS["default"].composite, method=solver).solve(problem)
+
+
 @dataclass
 class Case:
     """One block with anchors, attainable targets, and what is learnt of it once from other samples."""
@@ -190,7 +195,7 @@ class Case:
 
     def solved(self, solver: str, limit: int) -> tuple[float, float, float, float]:
         """(CCP, deviation, passes counted, passes timed), means over the samples."""
-        p = replace(self.problem, options=replace(self.problem.options, iterations=limit))
+        p = replace(self.problem, limits=replace(self.problem.limits, iterations=limit))
         start = time.perf_counter()
         answer = solve(p, solver)
         timed = (time.perf_counter() - start) / self.passes
@@ -209,7 +214,7 @@ def case(net: Trained, position: int, batch: int = BATCH, few: int | None = None
     with torch.no_grad():
         typical, anchor = net.model[:position](net.x[-8:]), net.model[:position](net.x[:batch])
         noise = torch.randn(anchor.shape, generator=torch.Generator().manual_seed(1))
-        size = spread(0.1 * row_norm(anchor) / row_norm(noise), noise).float()
+        size = per_system(0.1 * row_norm(anchor) / row_norm(noise), noise).float()
         output, target = fn(anchor), fn(anchor + size * noise)
         if few is not None:
             target[few:] = output[few:]
@@ -225,10 +230,10 @@ def case(net: Trained, position: int, batch: int = BATCH, few: int | None = None
 
     unit = seconds(one_pass, 9)
     start = time.perf_counter()
-    stationary = learn(block, typical, known_output)
+    stationary = PRESETS["default"].composite.mean_jacobian.learn(block, typical, known_output)
     prepared = (time.perf_counter() - start) / unit
     default = PRESETS["default"]
-    problem = Problem(block, anchor, target, output, default.gate, default.solver, stationary=stationary)
+    problem = Problem(block, anchor, target, output, default.gate, default.composite.limits, stationary=stationary)
     return Case(problem, unit, prepared)
 
 

@@ -34,9 +34,10 @@ from reconstruct import peak
 from torch import Tensor
 
 from frpt.errors import FrptError
-from frpt.options import CONV_SOLVERS, PRESETS, Gate, Preset, SolverOptions
+from frpt.options import CONV_SOLVERS, PRESETS, Convolutions, Gate, Preset
 from frpt.rules.registry import Call, Site, rule_for
 from frpt.solvers.base import Solution
+from frpt.solvers.linear.cgls import ConjugateGradients
 from frpt_paper.experiments.conv_solvers import conditioned
 
 CONVS = {1: torch.ops.aten.conv1d.default, 2: torch.ops.aten.conv2d.default, 3: torch.ops.aten.conv3d.default}
@@ -53,9 +54,9 @@ class Layer:
 
     def __init__(self, weight: Tensor, solver: str, gate: bool = True, preset: str = "default", **how: Any) -> None:
         base = PRESETS[preset]
-        names = set(SolverOptions.__dataclass_fields__)
-        options = replace(base.solver, conv=solver, **{k: how.pop(k) for k in list(how) if k in names})
-        self.preset: Preset = replace(base, gate=Gate(enabled=gate), solver=options)
+        names = set(Convolutions.__dataclass_fields__)
+        options = replace(base.conv, method=solver, **{k: how.pop(k) for k in list(how) if k in names})
+        self.preset: Preset = replace(base, gate=Gate(enabled=gate), conv=options)
         self.weight, self.how, self.cache = weight, how, {}
 
     def call(self, anchor: Tensor) -> Call:
@@ -271,7 +272,7 @@ def count_factorisations(call: Callable[[], object]) -> int:
     return calls
 
 
-LARGE = {"auto": {"linear_iterations": 3}, "fft_padded": {}, "exact": {"linear_iterations": 3}}
+LARGE = {"auto": {"cg": ConjugateGradients(3)}, "fft_padded": {}, "exact": {"cg": ConjugateGradients(3)}}
 """512×512, 64→64 channels, kernel 3, padding 1. Spectra exceed the budget: three Krylov steps tell the memory."""
 
 
@@ -296,7 +297,7 @@ def large_one(solver: str) -> None:
     layer.solve(anchor, output, output + 0.1)
     taken = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    budget = layer.preset.solver.budget / 2**30
+    budget = layer.preset.conv.budget / 2**30
     print(f"{budget:.0f} GiB; {after - before:.1f} GiB; {after:.1f} GiB; {taken:.0f} s")
 
 

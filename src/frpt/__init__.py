@@ -13,7 +13,17 @@ if TYPE_CHECKING:  # what type checkers and editors see; _HOMES below is what ha
     from frpt import data, embed, errors, ops, stats, targets, train, zoo
     from frpt.diagnosis import Diagnosis, Trajectory, along_training, diagnose
     from frpt.errors import FrptError
-    from frpt.options import Gate, NearestOptions, Preset, SolverOptions
+    from frpt.options import (
+        Bounded,
+        Composite,
+        Convolutions,
+        Gate,
+        LikeliestWinning,
+        Limits,
+        NearestWinning,
+        Preset,
+        Reach,
+    )
     from frpt.reference import Reference
     from frpt.reverse.reconstruction import Reconstruction, UnitReport
     from frpt.reverser import Reverser
@@ -24,20 +34,25 @@ if TYPE_CHECKING:  # what type checkers and editors see; _HOMES below is what ha
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bounded",
     "Comparison",
+    "Composite",
+    "Convolutions",
     "Diagnosis",
     "FeatureTap",
     "FrptError",
     "Gate",
+    "LikeliestWinning",
+    "Limits",
     "LossBalance",
     "Metric",
-    "NearestOptions",
+    "NearestWinning",
     "Preset",
+    "Reach",
     "Reconstruction",
     "Reference",
     "Result",
     "Reverser",
-    "SolverOptions",
     "TargetDataset",
     "TargetStore",
     "Training",
@@ -64,7 +79,10 @@ __all__ = [
 _HOMES = {
     "frpt.diagnosis": ("Diagnosis", "Trajectory", "along_training", "diagnose"),
     "frpt.errors": ("FrptError",),
-    "frpt.options": ("Gate", "NearestOptions", "Preset", "SolverOptions"),
+    "frpt.options": (
+        "Bounded", "Composite", "Convolutions", "Gate", "LikeliestWinning", "Limits", "NearestWinning", "Preset",
+        "Reach",
+    ),
     "frpt.reference": ("Reference",),
     "frpt.reverse.reconstruction": ("Reconstruction", "UnitReport"),
     "frpt.reverser": ("Reverser",),

@@ -124,7 +124,7 @@ class SweepError(FrptError, RuntimeError):
 
 
 class SlowUnitWarning(UserWarning):
-    """A composite unit used up ``SolverOptions.seconds``; its samples that were not finished are reported as fallback.
+    """A composite unit used up ``Limits.seconds``; its samples that were not finished are reported as fallback.
 
     Issued once per unit of a ``Reverser``; further batches through the unit are stopped as well.
     """

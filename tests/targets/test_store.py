@@ -183,7 +183,7 @@ def test_going_on_with_other_settings_or_data_is_refused(rev: frpt.Reverser, tmp
         frpt.write_targets(rev, items, ["0", "2"], tmp_path, **options)
     with pytest.raises(StoreMismatchError, match=r"embedding\.margin is None in the store, 0\.5 now"):
         frpt.write_targets(reverser(margin=0.5), items, "0", tmp_path, **options)
-    with pytest.raises(StoreMismatchError, match=r"preset\.solver\.iterations is 25 in the store, 20 now"):
+    with pytest.raises(StoreMismatchError, match=r"preset\.composite\.limits\.iterations is 25 in the store, 20 now"):
         frpt.write_targets(reverser(preset="paper"), items, "0", tmp_path, **options)
     with pytest.raises(StoreMismatchError, match="count is 72 in the store, 71 now"):
         frpt.write_targets(rev, items[:-1], "0", tmp_path, **options)

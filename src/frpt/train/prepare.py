@@ -12,17 +12,16 @@ from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from frpt.datasets.labelled import spread
 from frpt.errors import InputError, OptionError, TapError
 from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.reverser import Reverser, ReverserOptions, make_reverser
-from frpt.solvers.blocks.mean_jacobian import SAMPLES
+from frpt.solvers.blocks.mean_jacobian import MeanJacobian
 from frpt.solvers.variation import check_known
 from frpt.targets import TargetStore, write_targets
 from frpt.train.batches import MapStyle, as_taken, check_dataset, fetch, on_device
@@ -40,6 +39,9 @@ from frpt.train.objective import (
 )
 from frpt.train.tap import FeatureTap
 from frpt.train.training import Training, check_whole
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 ONLINE, ANCHOR = "online", "anchor"
 _LOOKS = 64  # validation samples whose labels are looked at before any work: a choice, one batch of the default size
@@ -172,7 +174,7 @@ def _start(request: Request) -> tuple[Fabric, nn.Module, Inputs, Tensor]:
     """(the devices, a copy of the model on them, some inputs there, their labels)."""
     fabric = make_fabric(request.fabric, request.training, request.model)
     model = fabric.to_device(deepcopy(request.model).eval())
-    inputs, labels = fetch(request.dataset, range(min(SAMPLES, len(request.dataset))))
+    inputs, labels = fetch(request.dataset, range(min(MeanJacobian.samples, len(request.dataset))))
     return fabric, model, on_device(Inputs.of(inputs), fabric.device), labels
 
 
@@ -251,6 +253,8 @@ def _supervision(
 
 def make_fabric(given: Fabric | None, training: Training, model: nn.Module) -> Fabric:
     """The fabric given, or one as the training says; under torchrun with a process for each of its ranks. Launched."""
+    from lightning_fabric import Fabric  # takes seconds to load: when training begins, and no earlier
+
     fabric = given
     if fabric is None:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
