@@ -44,11 +44,11 @@ def test_public_names_say_what_they_take(name: str) -> None:
             assert "Returns:" in text
 
 
-STORED = "frpt.targets"
-"""Its examples need a store on disk: tests/targets/test_docstrings.py runs them."""
+ELSEWHERE = ("frpt.targets", "frpt.diagnosis")
+"""Their examples need a store or a trained network: tests/targets and tests/diagnosis run them."""
 
 
-@pytest.mark.parametrize("name", [n for n, value in NAMES.items() if not value.__module__.startswith(STORED)])
+@pytest.mark.parametrize("name", [n for n, value in NAMES.items() if not value.__module__.startswith(ELSEWHERE)])
 def test_examples_run(name: str) -> None:
     value = NAMES[name]
     tests = [t for t in doctest.DocTestFinder().find(value, name, globs={"frpt": frpt, "torch": torch}) if t.examples]

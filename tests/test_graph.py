@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import frpt
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.graph.capture import Captured, capture, module_path, source_line
 from frpt.graph.cuts import cut_points
 from frpt.graph.inputs import Inputs

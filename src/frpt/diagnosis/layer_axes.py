@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import Node
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.diagnosis.findings import Kind
 from frpt.errors import OptionError
 from frpt.graph.capture import Captured, is_float, op_name

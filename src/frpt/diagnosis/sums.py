@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.diagnosis.findings import Array, SampleTable
 from frpt.diagnosis.layer_axes import LayerAxes
 from frpt.embed import class_dim

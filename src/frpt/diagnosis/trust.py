@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frpt.common.batch import BatchAxis, relative
+from frpt.common.batch_axis import BatchAxis, relative
 from frpt.diagnosis.findings import Advice, LayerFinding, UnitFinding
 from frpt.graph.inputs import Inputs
 from frpt.graph.names import OUTPUT

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from frpt.common.batch import BatchAxis, relative
+from frpt.common.batch_axis import BatchAxis, relative
 from frpt.errors import NonFiniteError, OptionError
 from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.reverser import Reverser
