@@ -112,10 +112,10 @@ def test_the_way_is_chosen_once_for_each_unit(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Convolutions, "choose", counted)
     rev = frpt.Reverser(network(layers), (images(),), preset=walk(dense_entries=1))
     plan = rev.plan("0")
-    ways = [u.choice.chosen for u in plan.units if u.choice.rule == "conv"]
+    ways = [u.match.chosen for u in plan.units if u.match.rule == "conv"]
     assert len(ways) == len(calls) == 6
     assert calls == [torch.float64] * 6
-    assert [str(w) for w in ways] == [u.choice.note for u in plan.units if u.choice.rule == "conv"]
+    assert [str(w) for w in ways] == [u.match.note for u in plan.units if u.match.rule == "conv"]
     for _ in range(2):
         rev.reconstruct(images(), torch.zeros(len(images()), dtype=torch.long), at="0")
     assert len(calls) == 6

@@ -18,7 +18,7 @@ from frpt.solvers.blocks.problem import Problem
 from tests.models import ResNet
 from tests.solvers.blocks import solve
 
-METHOD = Path(__file__).parents[2] / "docs" / "method.md"
+PAGE = Path(__file__).parents[2] / "docs" / "presets.md"
 
 
 def named(inputs: int, outputs: int, samples: int, preset: str = "paper", batch: int | None = None) -> str:
@@ -91,8 +91,8 @@ def test_adams_steps_are_cut_to_the_longest_of_the_options() -> None:
 
 
 def test_the_preset_in_the_documentation() -> None:
-    """docs/method.md: the paper's planners, 5 Adam steps of 0.01."""
-    code = re.search(r"```python\n(.*?planner.*?)```", METHOD.read_text(), re.DOTALL)
+    """docs/presets.md: the paper's planners, 5 Adam steps of 0.01."""
+    code = re.search(r"```python\n(.*?planner.*?)```", PAGE.read_text(), re.DOTALL)
     assert code is not None
     torch.manual_seed(0)
     model, x = ResNet(width=4).eval(), torch.randn(2, 3, 16, 16)

@@ -106,8 +106,8 @@ def test_samples_may_sit_on_another_axis(targets: str | None) -> None:
     result = frpt.post_train(
         SequenceFirst().eval(), blobs(), "mix", targets=targets, epochs=1, batch_size=20, progress=False, lr=1e-2
     )
-    assert result.last.deviation is not None
-    assert 0 <= result.last.deviation < 1
+    assert result.last.distance is not None
+    assert 0 <= result.last.distance < 1
 
 
 def test_targets_do_not_jump_where_features_move_by_rounding() -> None:

@@ -88,7 +88,7 @@ def test_anchors_are_the_starting_models_features_and_need_no_labels_to_be_right
     still = train(targets="anchor", c_rec=1.0, epochs=1, batch_size=48)
     assert still.history[0].rec_loss == 0
     assert still.history[0].weight == 10
-    assert still.history[0].deviation == 0
+    assert still.history[0].distance == 0
     wrong = TensorDataset(data.tensors[0], (data.tensors[1] + 1) % 4)
     free, held = (train(data=wrong, targets="anchor", c_rec=c, epochs=6) for c in (0.01, 1.0))
     assert held.last.rec_loss is not None

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from rich import progress as bars
 from rich.console import Console
+from rich.table import Column
 from rich.text import Text
 
 from frpt.common.clock import at_work
@@ -46,7 +47,7 @@ class Progress:
             bars.BarColumn(None),
             bars.TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             bars.TextColumn("{task.fields[text]}"),
-            bars.TimeRemainingColumn(elapsed_when_finished=True),
+            bars.TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True, min_width=7)),
             _SlowUnit(),
         )
         self._bar = bars.Progress(

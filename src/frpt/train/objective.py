@@ -190,12 +190,12 @@ class OnlineSupply:
 
 @dataclass(frozen=True)
 class Losses:
-    """One step over all processes. rec, deviation: None where no target was asked for. closed: of this process."""
+    """One step over all processes. rec, distance: None where no target was asked for. closed: of this process."""
 
     task: float
     rec: float | None
     weight: float
-    deviation: float | None
+    distance: float | None
     closed: float | None = None
 
 
@@ -208,14 +208,14 @@ class Supervision:
         self.tap, self.axis, self.supply, self.balance, self.every = tap, axis, supply, balance, every
 
     def loss(self, call: Inputs, batch: TrainingBatch, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """(MSE(a*, â), mean relative deviation ‖â − a*‖/‖a*‖) of a batch whose forward pass was just made."""
+        """(MSE(a*, â), mean relative distance ‖â − a*‖/‖a*‖) of a batch whose forward pass was just made."""
         value = self.tap.value  # in half precision under mixed precision, where squares overflow and targets are coarse
         feature = self.axis.front(value if value.dtype.itemsize >= 4 else value.float())
         target = self.supply.target(call, labels, feature, batch.target, batch.present).to(feature.dtype)
         with torch.no_grad():
             norms = [torch.linalg.vector_norm(v.flatten(1), dim=1) for v in (feature - target, target)]
-            deviation = relative(*norms).mean()
-        return F.mse_loss(feature, target), deviation
+            distance = relative(*norms).mean()
+        return F.mse_loss(feature, target), distance
 
 
 class Objective:
@@ -235,11 +235,11 @@ class Objective:
         if s is None or step % s.every:
             (mean,) = self._means(batch, task)
             return self._scaled(task, batch), Losses(mean, None, 0.0, None)
-        rec, deviation = s.loss(call, batch, labels)
-        task_mean, rec_mean, deviation_mean = self._means(batch, task, rec, deviation)
+        rec, distance = s.loss(call, batch, labels)
+        task_mean, rec_mean, distance_mean = self._means(batch, task, rec, distance)
         weight = s.balance.update(task_mean, rec_mean)
         return self._scaled(task + weight * rec, batch), Losses(
-            task_mean, rec_mean, weight, deviation_mean, s.supply.closed
+            task_mean, rec_mean, weight, distance_mean, s.supply.closed
         )
 
     def _scaled(self, loss: Tensor, batch: TrainingBatch) -> Tensor:

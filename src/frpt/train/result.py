@@ -37,7 +37,7 @@ class Epoch:
         task_loss: mean over its steps.
         rec_loss: MSE(target, feature), mean over the steps with targets.
         weight: λ, mean over the steps with targets; 0 without any.
-        deviation: ‖feature − target‖/‖target‖, mean over samples and over the steps with targets.
+        distance: ‖feature − target‖/‖target‖, mean over samples and over the steps with targets.
         closed: share of the output's residual that online targets close, of the samples that need a correction.
         fixed: samples of the validation set that are better than under the starting model.
         broken: samples that are worse.
@@ -50,7 +50,7 @@ class Epoch:
     task_loss: float
     rec_loss: float | None
     weight: float
-    deviation: float | None
+    distance: float | None
     closed: float | None
     fixed: int | None
     broken: int | None
@@ -59,7 +59,7 @@ class Epoch:
 
 
 COLUMNS = tuple(f.name for f in fields(Epoch))
-_SHOWN = ("task loss", "rec. loss", "lambda", "deviation", "fixed", "broken", "samples/s")
+_SHOWN = ("task loss", "rec. loss", "lambda", "distance", "fixed", "broken", "samples/s")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Result:
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (str(r.epoch), _text(r.metric), _text(r.task_loss), _text(r.rec_loss), _text(r.weight, 3),
-             _text(r.deviation, 3), _text(r.fixed), _text(r.broken), f"{r.samples_per_second:,.0f}")
+             _text(r.distance, 3), _text(r.fixed), _text(r.broken), f"{r.samples_per_second:,.0f}")
             for r in self.history
         ]  # fmt: skip
 
@@ -174,7 +174,7 @@ class Tally:
     task: float = 0.0
     rec: float = 0.0
     weight: float = 0.0
-    deviation: float = 0.0
+    distance: float = 0.0
     corrected: int = 0
     closed: float = 0.0
     seconds: float = 0.0
@@ -183,11 +183,11 @@ class Tally:
         """One step more."""
         self.steps += 1
         self.task += losses.task
-        if losses.rec is not None and losses.deviation is not None:
+        if losses.rec is not None and losses.distance is not None:
             self.supervised += 1
             self.rec += losses.rec
             self.weight += losses.weight
-            self.deviation += losses.deviation
+            self.distance += losses.distance
         if losses.closed is not None:
             self.corrected += 1
             self.closed += losses.closed
@@ -196,10 +196,10 @@ class Tally:
         """The finished epoch. samples: how many it had."""
         n = self.supervised
         fixed, broken = flips or (None, None)
-        rec, deviation = (self.rec / n, self.deviation / n) if n else (None, None)
+        rec, distance = (self.rec / n, self.distance / n) if n else (None, None)
         closed = self.closed / self.corrected if self.corrected else None
         return Epoch(
-            epoch, metric, self.task / self.steps, rec, self.weight / n if n else 0.0, deviation, closed,
+            epoch, metric, self.task / self.steps, rec, self.weight / n if n else 0.0, distance, closed,
             fixed, broken, self.seconds, samples / max(self.seconds, 1e-9),
         )  # fmt: skip
 

@@ -120,7 +120,7 @@ class Lab:
         wall = round(time.perf_counter() - begun, 3)
         return [
             {"epoch": e.epoch, "metric": e.metric, "start": result.start, "fixed": e.fixed, "broken": e.broken,
-             "task_loss": e.task_loss, "rec_loss": e.rec_loss, "weight": e.weight, "deviation": e.deviation,
+             "task_loss": e.task_loss, "rec_loss": e.rec_loss, "weight": e.weight, "deviation": e.distance,
              "seconds": round(e.seconds, 3), "wall": wall}
             for e in result.history
         ]  # fmt: skip

@@ -89,13 +89,13 @@ def _result(r: Result, name: str) -> RunSection:
         Column("task loss"),
         Column("rec. loss"),
         Column("λ", hint="weight of the reconstruction loss"),
-        Column("deviation", hint="‖â − a*‖/‖a*‖, mean"),
+        Column("distance", hint="‖â − a*‖/‖a*‖, mean: how far features are from their targets"),
         Column("fixed"),
         Column("broken"),
         Column("samples/s"),
     ]
     rows = [
-        row(columns, (e.epoch, e.metric, e.task_loss, e.rec_loss, e.weight, e.deviation, e.fixed, e.broken,
+        row(columns, (e.epoch, e.metric, e.task_loss, e.rec_loss, e.weight, e.distance, e.fixed, e.broken,
                       e.samples_per_second))
         for e in r.history
     ]  # fmt: skip
@@ -111,7 +111,7 @@ def _curve(r: Result) -> dict[str, Any]:
         "epoch": [e.epoch for e in rows],
         "values": [e.metric for e in rows],
         "loss": [e.task_loss for e in rows],
-        "deviation": [e.deviation for e in rows],
+        "distance": [e.distance for e in rows],
         "flips": [(e.fixed, e.broken) for e in rows],
     }
 

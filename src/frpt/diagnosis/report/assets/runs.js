@@ -73,7 +73,7 @@ function single(run, host) {
   };
   line(run.metric, run.values, run.start);
   line("task loss", run.loss);
-  line("deviation", run.deviation);
+  line("distance", run.distance);
   const last = run.flips.at(-1);
   if (!last || !isNumber(last[0]) || !isNumber(last[1])) return;
   const rows = [
