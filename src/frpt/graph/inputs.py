@@ -102,6 +102,16 @@ class Inputs:
         args, kwargs = pytree.tree_map(cut, (self.args, self.kwargs))
         return Inputs(args, kwargs)
 
+    def taken(self, index: Tensor) -> Inputs:
+        """The samples ``index: (k,)``."""
+
+        def take(leaf: Any) -> Any:
+            carries = isinstance(leaf, Tensor) and self.carries_batch(leaf)
+            return leaf.index_select(0, index.to(leaf.device)) if carries else leaf
+
+        args, kwargs = pytree.tree_map(take, (self.args, self.kwargs))
+        return Inputs(args, kwargs)
+
     def check_finite(self) -> None:
         for i, t in enumerate(self.tensors):
             if t.is_floating_point() and not bool(torch.isfinite(t).all()):
