@@ -106,6 +106,10 @@ class MemoryMismatchError(FrptError, ValueError):
         super().__init__(f"this memory cannot be used: {reason}. Make one with frpt.remember.")
 
 
+class PatchError(FrptError, ValueError):
+    """A patch for other weights, or one that cannot be read."""
+
+
 class BudgetError(FrptError, MemoryError):
     """A memory budget that not even one sample's solve fits into."""
 

@@ -10,7 +10,7 @@ Gauss–Newton in the dual: with the rows P = ∂s/∂W of all samples, K = P F�
 
 so that N unknowns are solved for and no matrix of the size of the weights is formed. Rows are made weight by weight and
 in parts of its outputs: K is their sum, and F⁻¹Pᵀc is F⁻¹ of an ordinary gradient.
-Called by ``frpt.repair.repair``.
+Called by ``frpt.repairs.repair``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from torch.fx import Node
 
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
-from frpt.repair.memory import Curvature, rotated
-from frpt.repair.weight_maps import Gradients, Pass, WeightMap
+from frpt.repairs.memory import Curvature, rotated
+from frpt.repairs.weight_maps import Gradients, Pass, WeightMap
 
 Loss = Literal["logistic", "hinge"]
 
@@ -42,7 +42,7 @@ class NearestWeights:
     """Lead that the hinge asks for."""
     raised: float = 0.3
     """ε: share of the metric's mean that is added to every direction."""
-    rounds: int = 8
+    rounds: int = 20
     """Most Gauss–Newton steps for one strength."""
     steps: tuple[float, ...] = (1.0, 0.5, 0.25, 0.1)
     """Shares of a step that are tried in turn, until the objective falls."""
@@ -50,6 +50,8 @@ class NearestWeights:
     """Share of the objective that a step has to win for another one to be made."""
     least_curvature: float = 0.1
     """ℓ″ of the logistic loss is taken to be at least this: a sample that is far off keeps its say."""
+    enough: float = 0.05
+    """Share of an output target's norm that may be missing for a sample to count as fixed."""
     together: int = 32
     """Samples in a pass."""
     budget: int = 2**28
@@ -58,15 +60,13 @@ class NearestWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """A change of the weights, as a matrix for each weight map; what it costs and what it gives.
+    """A change of the weights: weight name → (groups, outputs, inputs).
 
-    change: weight name → (groups, outputs, inputs). leads: (N,), s after it. objective: of the strength it was made
-    with. rounds: steps that were made.
+    met: (N,) bool, the samples that are right with it. rounds: steps that were made.
     """
 
     change: dict[str, Tensor]
-    leads: Tensor
-    objective: float
+    met: Tensor
     rounds: int
 
 
@@ -113,25 +113,35 @@ class Problem:
         return torch.cat(parts)
 
     def leads(self, outputs: Tensor) -> Tensor:
-        """s: (N,) of labels; (N · m,) of an output target."""
+        """s: (N,) of labels; of an output target with m entries (m · N,), the samples of each entry together."""
         if self.labels.is_floating_point():
-            return (self.labels.to(outputs) - outputs).flatten()
+            return _residual(outputs, self.labels).T.flatten()
         return lead(outputs, self.labels)
+
+    def met(self, outputs: Tensor) -> Tensor:
+        """(N,) bool: the label wins, strictly; of an output target, its residual is at most ``enough``."""
+        if self.labels.is_floating_point():
+            size = torch.linalg.vector_norm(self.labels.flatten(1).double(), dim=1).clamp_min(1e-12)
+            left = torch.linalg.vector_norm(_residual(outputs, self.labels).double(), dim=1)
+            return left <= self.options.enough * size
+        others = outputs.scatter(1, self.labels[:, None], -torch.inf).amax(1)
+        return outputs.gather(1, self.labels[:, None]).squeeze(1) > others
 
     def predicted_kl(self, change: Mapping[str, Tensor]) -> float:
         """½‖W − W₀‖²_F in the memory's own metric: about the mean KL of the outputs on old inputs."""
         return 0.5 * sum(float(self.plain[name].energy(D)) for name, D in change.items())
 
     def objective(self, change: Mapping[str, Tensor], strength: float) -> tuple[float, Tensor]:
-        """(mean ℓ + λ/2 ‖W − W₀‖², s)."""
-        s = self.leads(self.outputs(change)).double()
+        """(mean ℓ + λ/2 ‖W − W₀‖², which samples are right)."""
+        outputs = self.outputs(change)
         far = sum(float(self.metric[name].energy(D)) for name, D in change.items())
-        return float(self._loss(s)[0].sum() / self.count) + strength / 2 * far, s
+        loss = self._loss(self.leads(outputs).double())[0].sum() / self.count
+        return float(loss) + strength / 2 * far, self.met(outputs)
 
     def solve(self, strength: float, start: Mapping[str, Tensor] | None = None) -> Weights:
-        """Gauss–Newton steps from a change of the weights (none) until the objective no longer falls."""
+        """Gauss–Newton steps from a change of the weights (none) until all samples are right or little more is won."""
         change = dict(self.nothing if start is None else start)
-        best, s = self.objective(change, strength)
+        best, met = self.objective(change, strength)
         made = 0
         for _ in range(self.options.rounds):
             aim = self._step(change, strength)
@@ -140,13 +150,13 @@ class Problem:
             before = best
             for share in self.options.steps:
                 trial = {name: D + share * (aim[name] - D) for name, D in change.items()}
-                value, leads = self.objective(trial, strength)
+                value, right = self.objective(trial, strength)
                 if value < best:
-                    change, best, s, made = trial, value, leads, made + 1
+                    change, best, met, made = trial, value, right, made + 1
                     break
-            if best > (1 - self.options.gain) * before:
+            if bool(met.all()) or best > (1 - self.options.gain) * before:
                 break
-        return Weights(change, s, best, made)
+        return Weights(change, met, made)
 
     def _step(self, change: Mapping[str, Tensor], strength: float) -> dict[str, Tensor] | None:
         """The minimiser of the objective linearised at a change; None where it is not finite."""
@@ -165,19 +175,22 @@ class Problem:
     def _gradients(self, change: Mapping[str, Tensor]) -> tuple[Gradients, Tensor]:
         """(∂s/∂W of every row, s)."""
         weights = self.weights(change)
-        parts: list[Gradients] = []
-        leads: list[Tensor] = []
+        parts: list[list[Gradients]] = []
+        leads: list[list[Tensor]] = []
         start = 0
         for inputs in self._parts():
             forward = Pass(self.captured, self.maps, inputs, weights)
-            s = lead(forward.output, self.labels[start : start + inputs.batch])
-            parts.append(forward.gradients(s.sum()))
-            leads.append(s.detach().double())
+            labels = self.labels[start : start + inputs.batch]
+            if labels.is_floating_point():
+                rows = list(_residual(forward.output, labels).T)
+            else:
+                rows = [lead(forward.output, labels)]
+            parts.append([forward.gradients(s.sum(), retain=True) for s in rows])
+            leads.append([s.detach().double() for s in rows])
             start += inputs.batch
-        joined = parts[0]
-        for more in parts[1:]:
-            joined = joined.joined(more)
-        return joined, torch.cat(leads)
+        ordered = [part for several in zip(*parts, strict=True) for part in several]  # all samples of each row
+        joined = Gradients(self.captured, [pair for part in ordered for pair in part.parts])
+        return joined, torch.cat([s for several in zip(*leads, strict=True) for s in several])
 
     def _gram(self, gradients: Gradients, change: Mapping[str, Tensor], count: int) -> tuple[Tensor, Tensor]:
         """(K = P F⁻¹ Pᵀ: (N, N), P(W − W₀): (N,)), in double."""
@@ -202,9 +215,7 @@ class Problem:
                     K += (P @ P.T).double() + (less.flatten(1) @ kept.flatten(1).T).double()
         return K, moved
 
-    def _rows(
-        self, gradients: Gradients, m: WeightMap, metric: Curvature, part: slice
-    ) -> tuple[Tensor, Tensor | None]:
+    def _rows(self, gradients: Gradients, m: WeightMap, metric: Curvature, part: slice) -> tuple[Tensor, Tensor | None]:
         """The rows of some outputs (in the metric's own basis) for all samples."""
         some = Curvature(
             metric.left[..., part], metric.right, metric.power, metric.rest, metric.left_values, metric.right_values
@@ -239,6 +250,11 @@ def lead(outputs: Tensor, labels: Tensor) -> Tensor:
     """s = z_y − logsumexp of the other scores: (N,). outputs: (N, classes)."""
     own = labels[:, None]
     return outputs.gather(1, own).squeeze(1) - outputs.scatter(1, own, -torch.inf).logsumexp(1)
+
+
+def _residual(outputs: Tensor, target: Tensor) -> Tensor:
+    """target − output: (N, m)."""
+    return (target.to(outputs) - outputs).flatten(1)
 
 
 def _working(matrix: Tensor) -> Tensor:

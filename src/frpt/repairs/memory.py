@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from rich.progress import Progress
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from rich.progress import Progress
 from torch import Tensor, nn
 
-from frpt.datasets.source import Source
 from frpt.common.batch import BatchAxis
+from frpt.datasets.source import Source
 from frpt.errors import InputError, MemoryMismatchError, NonFiniteError, OptionError
 from frpt.files.atomic import refused, write_atomic
 from frpt.files.digest import weights_of
@@ -34,7 +34,7 @@ from frpt.files.progress import advance, progress_bar
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import Inputs, Picker
 from frpt.graph.names import OUTPUT
-from frpt.repair.weight_maps import Pass, WeightMap, weight_maps
+from frpt.repairs.weight_maps import Pass, WeightMap, weight_maps
 from frpt.reverser import Reverser
 
 Task = Literal["classification", "regression"]
@@ -394,7 +394,9 @@ def _powers(
     bar: Progress,
 ) -> dict[str, Curvature]:
     """The bases with S, the mean squared gradient along each pair of directions."""
-    kept, beyond = ({name: torch.zeros_like(getattr(c, part)) for name, c in bases.items()} for part in ("power", "rest"))
+    kept, beyond = (
+        {name: torch.zeros_like(getattr(c, part)) for name, c in bases.items()} for part in ("power", "rest")
+    )
     for m, pairs in _passes(captured, maps, batches, task, seed, bar):
         c = bases[m.name]
         turned, whole = rotated(c, pairs)

@@ -3,7 +3,7 @@
 For a linear map or a convolution  z_p = W k_p + b  (p: positions, tokens, uses of a shared weight) the gradient of any
 function f of one sample's output is  Σ_p g_p k_pᵀ  with g_p = ∂f/∂z_p. The inputs k and the slopes g of one forward and
 one backward pass give it for every sample at once; the bias is a last column of W, with an input of 1.
-Called by ``frpt.repair.memory`` and ``frpt.repair.nearest_weights``.
+Called by ``frpt.repairs.memory`` and ``frpt.repairs.nearest_weights``.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Repair: fix failing samples with the nearest weights, measured by what the network does on its old inputs."""
