@@ -99,11 +99,14 @@ class Fix:
 
     @cached_property
     def memory(self) -> Memory:
-        """The memory of the repaired network: the old one and the repaired samples, for the next repair."""
+        """The memory of the repaired network, for the next repair: the old inputs, and the repaired samples beside them.
+
+        These few samples weigh as much as all old inputs together: they shall stay fixed.
+        """
         inputs = self.inputs.args if not self.inputs.kwargs else self.inputs.kwargs
         other = self.start.on(self.model)
         more = remember(other, inputs, task=self.memory_before.task, samples=len(self.fixed), progress=False)
-        return self.memory_before.joined(more)
+        return self.memory_before.joined(more, weights=(1.0, 1.0))
 
     def explain(self, at: Layer | Sequence[Layer]) -> list[Moved]:
         """Where the features of the fixed samples moved, against what reconstruction asks for.

@@ -1,7 +1,7 @@
 """Memory: how much each direction of the weights changes what a network does on its old inputs.
 
-The Fisher metric,  ½‖W − W₀‖²_F ≈ mean KL(p_W₀(·|x) ‖ p_W(·|x))  over old inputs x, in its eigenvalue-corrected Kronecker
-form (EKFAC): for every weight matrix, with inputs k and slopes g = ∂(−log p(y|x))/∂z, y drawn from the network itself,
+The Fisher metric,  ½‖W − W₀‖²_F ≈ mean KL(p_W₀(·|x) ‖ p_W(·|x))  over old inputs x, in its Kronecker form with corrected
+eigenvalues (EKFAC). For every weight matrix with inputs k and slopes g = ∂(−log p(y|x))/∂z, y drawn from the network:
 
     A = Σ kkᵀ,  G = Σ ggᵀ,  their eigenbases U_A, U_G;   S = mean (U_Gᵀ (Σ_p g kᵀ) U_A)²,   ‖D‖²_F = Σ S ⊙ (U_GᵀDU_A)²
 
@@ -46,7 +46,7 @@ _FULL = 1024
 Wider ones keep so many directions that the memory takes about twice the weights' own bytes: a ResNet-18 needs that.
 """
 _EXAMPLE, _BATCH = 8, 50
-"""Inputs to capture the network with, and in a pass: more take memory, not less time (SimpleCNN and ResNet-18 on a CPU)."""
+"""Inputs to capture the network with, and in a pass: more take memory, not less time (SimpleCNN, on a CPU)."""
 
 
 @dataclass(frozen=True)
@@ -138,21 +138,25 @@ class Memory:
         if changed := [name for name in self.weights if now[name] != self.weights[name]]:
             raise MemoryMismatchError(f"the weights have changed since, among them {changed[0]!r}")
 
-    def joined(self, other: Memory) -> Memory:
-        """What both remember, each as much as it has inputs; the weights are taken to be the other's.
+    def joined(self, other: Memory, weights: tuple[float, float] | None = None) -> Memory:
+        """What both remember; the network is taken to be the other's.
 
         The bases are made anew from the sums of A and G, and S is what is left of both on the new diagonal.
 
         Args:
             other: of the same network, from other inputs; or of the network after a repair.
+            weights: how much each counts; by default as many inputs as it has, of all.
 
         Returns:
             The memory of both.
+
+        Raises:
+            MemoryMismatchError: for a memory of another network or task.
         """
         if self.curvatures.keys() != other.curvatures.keys() or self.task != other.task:
             raise MemoryMismatchError("the two memories are not of the same network and task")
         count = self.samples + other.samples
-        shares = (self.samples / count, other.samples / count)
+        shares = (self.samples / count, other.samples / count) if weights is None else weights
         both = {
             name: _joined(self.curvatures[name], other.curvatures[name], *shares) for name in self.curvatures
         }  # fmt: skip
@@ -362,7 +366,7 @@ def _summed(
 
 
 def _kept(m: WeightMap) -> int:
-    """Eigenvectors of A that are kept, of ``m.inputs``: their half-precision bytes beside S's, for twice the weights'."""
+    """Eigenvectors of A that are kept: as many as take, in half precision and with S, twice the weights' bytes."""
     room = 8 * m.outputs * m.inputs - 2 * m.outputs**2
     return min(m.inputs, max(_FULL, room // (2 * m.inputs + 4 * m.outputs)))
 
@@ -435,19 +439,23 @@ def rotated(c: Curvature, pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, T
 def _joined(a: Curvature, b: Curvature, weight_a: float, weight_b: float) -> Curvature:
     """The metric  weight_a F_a + weight_b F_b  on the eigenbases of the summed A and G."""
     parts = [(c.to(c.left.double()), w) for c, w in ((a, weight_a), (b, weight_b))]
-    left_values, left = torch.linalg.eigh(sum(w * (c.left * c.left_values[:, None]) @ c.left.mT for c, w in parts))
-    right_values, right = torch.linalg.eigh(sum(w * _inputs_of(c) for c, w in parts))
+    left_values, left = torch.linalg.eigh(_sum(w * (c.left * c.left_values[:, None]) @ c.left.mT for c, w in parts))
+    right_values, right = torch.linalg.eigh(_sum(w * _inputs_of(c) for c, w in parts))
     kept = min(a.right.shape[2], right.shape[2])
     base = _truncated(left, left_values, right, right_values, kept)
-    power = sum(w * _projected(c, base) for c, w in parts)
+    power = _sum(w * _projected(c, base) for c, w in parts)
     rest = base.rest
     if rest.shape[2]:
-        totals = sum(w * (c.power.sum(-1, keepdim=True) + c.rest * (c.right.shape[1] - kept)) for c, w in parts)
+        totals = _sum(w * (c.power.sum(-1, keepdim=True) + c.rest * (c.right.shape[1] - kept)) for c, w in parts)
         rest = ((totals - power.sum(-1, keepdim=True)) / (right.shape[1] - kept)).clamp_min(0)
     new = Curvature(base.left, base.right, power, rest, base.left_values, base.right_values).to(a.left)
     return Curvature(
         new.left, new.right.to(a.right.dtype), new.power, new.rest, new.left_values, new.right_values
     )  # fmt: skip
+
+
+def _sum(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(tensors)).sum(0)
 
 
 def _inputs_of(c: Curvature) -> Tensor:

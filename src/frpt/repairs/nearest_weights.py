@@ -123,7 +123,8 @@ class Problem:
         if self.labels.is_floating_point():
             size = torch.linalg.vector_norm(self.labels.flatten(1).double(), dim=1).clamp_min(1e-12)
             left = torch.linalg.vector_norm(_residual(outputs, self.labels).double(), dim=1)
-            return left <= self.options.enough * size
+            small: Tensor = left <= self.options.enough * size
+            return small
         others = outputs.scatter(1, self.labels[:, None], -torch.inf).amax(1)
         return outputs.gather(1, self.labels[:, None]).squeeze(1) > others
 

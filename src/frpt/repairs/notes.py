@@ -17,7 +17,6 @@ def notes_on(
     outputs: Tensor,
     right: Tensor,
     fixed: Tensor,
-    cost: float,
     budget: float,
     remembered: int,
 ) -> tuple[str, ...]:
@@ -31,8 +30,8 @@ def notes_on(
     if not bool(fixed.all()):
         missed = (~fixed).nonzero().squeeze(1).tolist()
         notes.append(
-            f"{len(missed)} of {len(fixed)} samples are not fixed within a predicted KL of {budget:g}: {_some(missed)}; "
-            "raise budget= if these matter more than the old inputs"
+            f"{len(missed)} of {len(fixed)} samples are not fixed within a predicted KL of {budget:g}: "
+            f"{_some(missed)}; raise budget= if these matter more than the old inputs"
         )
     if remembered < 100:
         notes.append(f"the memory is of {remembered} inputs only: what it says of the cost is rough below some hundred")

@@ -1,4 +1,4 @@
-"""``frpt.repair``: some failing samples, a memory of the old ones, and the nearest weights that are right on the former.
+"""``frpt.repair``: some failing samples, a memory of old ones, and the nearest weights that are right on the former.
 
 Strengths λ are tried from strong to weak, each from the weights of the one before. Without old samples the first is
 taken at which every sample is right, as long as the predicted change on old inputs stays within a budget; with some
@@ -134,7 +134,7 @@ def repair(
         strength=float("nan") if best is None else best.strength,
         rounds=sum(t.weights.rounds for t in tried),
         seconds=time.perf_counter() - started,
-        notes=notes_on(inputs, labels, before, right, fixed, cost, choice.budget, memory.samples),
+        notes=notes_on(inputs, labels, before, right, fixed, choice.budget, memory.samples),
         curve=tuple(Tried(t.strength, float(t.weights.met.double().mean()), t.kl, t.broken) for t in tried),
         kept=kept,
         inputs=inputs,

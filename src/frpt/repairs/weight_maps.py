@@ -108,7 +108,8 @@ class WeightMap:
         g = axis.front(g)
         if use.windows is None:
             return g.reshape(len(g), 1, -1, g.shape[-1])
-        return g.flatten(2).unflatten(1, (self.groups, -1)).mT
+        by_group: Tensor = g.flatten(2).unflatten(1, (self.groups, -1))
+        return by_group.mT
 
 
 def weight_maps(captured: Captured) -> tuple[list[WeightMap], list[str]]:
