@@ -99,7 +99,7 @@ class Fix:
 
     @cached_property
     def memory(self) -> Memory:
-        """The memory of the repaired network, for the next repair: the old inputs, and the repaired samples beside them.
+        """The memory of the repaired network, for the next repair: old inputs, and the repaired samples beside them.
 
         These few samples weigh as much as all old inputs together: they shall stay fixed.
         """

@@ -1,7 +1,7 @@
 """Memory: how much each direction of the weights changes what a network does on its old inputs.
 
-The Fisher metric,  ½‖W − W₀‖²_F ≈ mean KL(p_W₀(·|x) ‖ p_W(·|x))  over old inputs x, in its Kronecker form with corrected
-eigenvalues (EKFAC). For every weight matrix with inputs k and slopes g = ∂(−log p(y|x))/∂z, y drawn from the network:
+The Fisher metric,  ½‖W − W₀‖²_F ≈ mean KL(p_W₀(·|x) ‖ p_W(·|x))  over old inputs x, in its Kronecker form with
+corrected eigenvalues (EKFAC). For every weight matrix with inputs k and slopes g = ∂(−log p(y|x))/∂z, y drawn by the network:
 
     A = Σ kkᵀ,  G = Σ ggᵀ,  their eigenbases U_A, U_G;   S = mean (U_Gᵀ (Σ_p g kᵀ) U_A)²,   ‖D‖²_F = Σ S ⊙ (U_GᵀDU_A)²
 
