@@ -1,7 +1,8 @@
 """Memory: how much each direction of the weights changes what a network does on its old inputs.
 
 The Fisher metric,  ½‖W − W₀‖²_F ≈ mean KL(p_W₀(·|x) ‖ p_W(·|x))  over old inputs x, in its Kronecker form with
-corrected eigenvalues (EKFAC). For every weight matrix with inputs k and slopes g = ∂(−log p(y|x))/∂z, y drawn by the network:
+corrected eigenvalues (EKFAC). For every weight matrix with inputs k and slopes g = ∂(−log p(y|x))/∂z, the label y
+drawn from the network's own output:
 
     A = Σ kkᵀ,  G = Σ ggᵀ,  their eigenbases U_A, U_G;   S = mean (U_Gᵀ (Σ_p g kᵀ) U_A)²,   ‖D‖²_F = Σ S ⊙ (U_GᵀDU_A)²
 
@@ -345,9 +346,11 @@ def _passes(
     generator = torch.Generator().manual_seed(seed)
     for inputs in batches:
         forward = Pass(captured, maps, inputs)
-        gradients = forward.gradients(_drawn(forward.output, task, generator))
+        with torch.enable_grad():
+            surprise = _drawn(forward.output, task, generator)
+        gradients = forward.gradients(surprise)
         for m in maps:
-            yield m, next(gradients.pairs(m))
+            yield m, [(k.float(), g.float()) for k, g in next(gradients.pairs(m))]
         advance(bar, inputs.batch)
 
 
@@ -358,7 +361,7 @@ def _summed(
     sums: dict[str, tuple[Tensor, Tensor]] = {}
     for m, pairs in _passes(captured, maps, batches, task, seed, bar):
         for k, g in pairs:
-            k, g = (t.movedim(1, 0).flatten(1, 2).float() for t in (k, g))  # (groups, samples · positions, ·)
+            k, g = (t.movedim(1, 0).flatten(1, 2) for t in (k, g))  # (groups, samples · positions, ·)
             A, G = k.mT @ k, g.mT @ g
             old = sums.get(m.name)
             sums[m.name] = (A, G) if old is None else (old[0] + A, old[1] + G)

@@ -27,7 +27,7 @@ from torch.fx import Node
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
 from frpt.repairs.memory import Curvature, rotated
-from frpt.repairs.weight_maps import Gradients, Pass, WeightMap
+from frpt.repairs.weight_maps import Gradients, Pass, WeightMap, working
 
 Loss = Literal["logistic", "hinge"]
 
@@ -87,7 +87,7 @@ class Problem:
     ) -> None:
         self.captured, self.maps, self.inputs, self.labels, self.options = captured, list(maps), inputs, labels, options
         self.present = {node: captured.weight(node) for m in maps for node in m.nodes}
-        self.start = {m.name: _working(m.matrix(self.present)) for m in maps}
+        self.start = {m.name: working(m.matrix(self.present)) for m in maps}
         self.metric = {m.name: metric[m.name].to(self.start[m.name]).raised(options.raised) for m in maps}
         self.plain = {m.name: metric[m.name].to(self.start[m.name]) for m in maps}
         self.count = inputs.batch
@@ -182,11 +182,11 @@ class Problem:
         for inputs in self._parts():
             forward = Pass(self.captured, self.maps, inputs, weights)
             labels = self.labels[start : start + inputs.batch]
-            if labels.is_floating_point():
-                rows = list(_residual(forward.output, labels).T)
-            else:
-                rows = [lead(forward.output, labels)]
-            parts.append([forward.gradients(s.sum(), retain=True) for s in rows])
+            with torch.enable_grad():
+                single = not labels.is_floating_point()
+                rows = [lead(forward.output, labels)] if single else list(_residual(forward.output, labels).T)
+                totals = [s.sum() for s in rows]
+            parts.append([forward.gradients(total, retain=True) for total in totals])
             leads.append([s.detach().double() for s in rows])
             start += inputs.batch
         ordered = [part for several in zip(*parts, strict=True) for part in several]  # all samples of each row
@@ -256,7 +256,3 @@ def lead(outputs: Tensor, labels: Tensor) -> Tensor:
 def _residual(outputs: Tensor, target: Tensor) -> Tensor:
     """target − output: (N, m)."""
     return (target.to(outputs) - outputs).flatten(1)
-
-
-def _working(matrix: Tensor) -> Tensor:
-    return matrix.float() if matrix.dtype.itemsize < 4 else matrix

@@ -181,6 +181,11 @@ def _windows(args: Mapping[str, Any], kernel: tuple[int, ...]) -> Windows:
     return Windows(kernel, axes(args["stride"]), pads, dilation, int(args["groups"]))
 
 
+def working(t: Tensor) -> Tensor:
+    """In at least single precision."""
+    return t.float() if t.dtype.itemsize < 4 else t
+
+
 class Pass:
     """One forward pass with some weights, differentiable by the output of every op that uses one of them."""
 
@@ -235,7 +240,10 @@ class Gradients:
         """For each part, (k, g) of every use of a weight."""
         for inputs, slopes in self.parts:
             yield [
-                (m.rows(self.captured, use, inputs[use.node]), m.slopes(self.captured, use, slopes[use.node]))
+                (
+                    working(m.rows(self.captured, use, inputs[use.node])),
+                    working(m.slopes(self.captured, use, slopes[use.node])),
+                )
                 for use in m.uses
             ]
 
