@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test lint browser bench bench-nearest bench-restore bench-conv bench-composite bench-store bench-train bench-diagnose clean
+.PHONY: demo test lint browser docs notebooks bench bench-nearest bench-restore bench-conv bench-composite bench-store bench-train bench-diagnose clean
 
 # The demo needs the library alone; everything else what developers have.
 $(DEMO): pyproject.toml constraints.txt
@@ -34,9 +34,18 @@ browser:
 	} || echo "No Chromium: the tests of the report in a browser will be skipped."
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples docs/tools
+	$(BIN)/ruff format --check src tests benchmarks examples docs/tools
 	$(BIN)/mypy
+
+# The site, in build/site; a broken link or an unknown name ends the build. `make test` builds it too.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+# Runs the tutorials of examples/tutorials again and writes them, with their output, to docs/tutorials.
+notebooks: $(READY)
+	$(BIN)/python docs/tools/notebooks.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/reconstruct.py
@@ -66,4 +75,4 @@ bench-diagnose: $(READY)
 	$(BIN)/python benchmarks/diagnose.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build/site .mypy_cache .ruff_cache examples/tutorials/.ruff_cache .pytest_cache

@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from reconstruct import Basic, Layer, MeanToken, Tokens, seconds
 from torch import Tensor, nn
 
-from frpt.data.digits import digits
+from frpt.data import digits
 from frpt.options import PRESETS
-from frpt.solvers.blocks.mean_jacobian import learn
-from frpt.solvers.blocks.problem import Problem, row_norm, solve, spread
+from frpt.solvers.base import Solution, per_system, row_norm
+from frpt.solvers.blocks.problem import Problem
 
 BATCH = 8
 
@@ -180,6 +180,11 @@ class Nets(dict[Callable[[], nn.Sequential], Trained]):
         return self[make]
 
 
+def solve(problem: Problem, solver: str) -> Solution:
+    """By a solver of the default preset."""
+    return replace(PRESETS["default"].composite, method=solver).solve(problem)
+
+
 @dataclass
 class Case:
     """One block with anchors, attainable targets, and what is learnt of it once from other samples."""
@@ -190,7 +195,7 @@ class Case:
 
     def solved(self, solver: str, limit: int) -> tuple[float, float, float, float]:
         """(CCP, deviation, passes counted, passes timed), means over the samples."""
-        p = replace(self.problem, options=replace(self.problem.options, iterations=limit))
+        p = replace(self.problem, limits=replace(self.problem.limits, iterations=limit))
         start = time.perf_counter()
         answer = solve(p, solver)
         timed = (time.perf_counter() - start) / self.passes
@@ -202,14 +207,14 @@ class Case:
         return ccp, moved, counted, timed
 
 
-def case(net: Trained, at: int, batch: int = BATCH, few: int | None = None) -> Case:
-    """The block of module ``at``; with ``few``, only so many samples have a target that is not met already."""
-    module = net.model[at]
+def case(net: Trained, position: int, batch: int = BATCH, few: int | None = None) -> Case:
+    """The block of one module; with ``few``, only so many samples have a target that is not met already."""
+    module = net.model[position]
     fn = getattr(module, "block", module)
     with torch.no_grad():
-        typical, anchor = net.model[:at](net.x[-8:]), net.model[:at](net.x[:batch])
+        typical, anchor = net.model[:position](net.x[-8:]), net.model[:position](net.x[:batch])
         noise = torch.randn(anchor.shape, generator=torch.Generator().manual_seed(1))
-        size = spread(0.1 * row_norm(anchor) / row_norm(noise), noise).float()
+        size = per_system(0.1 * row_norm(anchor) / row_norm(noise), noise).float()
         output, target = fn(anchor), fn(anchor + size * noise)
         if few is not None:
             target[few:] = output[few:]
@@ -225,10 +230,10 @@ def case(net: Trained, at: int, batch: int = BATCH, few: int | None = None) -> C
 
     unit = seconds(one_pass, 9)
     start = time.perf_counter()
-    stationary = learn(block, typical, known_output)
+    stationary = PRESETS["default"].composite.mean_jacobian.learn(block, typical, known_output)
     prepared = (time.perf_counter() - start) / unit
     default = PRESETS["default"]
-    problem = Problem(block, anchor, target, output, default.gate, default.solver, stationary=stationary)
+    problem = Problem(block, anchor, target, output, default.gate, default.composite.limits, stationary=stationary)
     return Case(problem, unit, prepared)
 
 
@@ -240,9 +245,9 @@ def blocks(nets: Nets) -> None:
     print("learn a block, once per unit, in passes. K: share of the response its average derivative explains.\n")
     print("block                    accuracy   adam CCP deviation", end="   ")
     print("secant CCP deviation passes  ratio | 20 by the clock  ratio | reach   once     K")
-    for name, make, at in BLOCKS:
+    for name, make, position in BLOCKS:
         net = nets[make]
-        found = case(net, at)
+        found = case(net, position)
         known = found.problem.stationary
         found.solved("adam", 1)
         found.solved("secant", 1)
@@ -264,8 +269,8 @@ def times(ratio: float) -> str:
 
 def fixed_point(nets: Nets) -> None:
     worst = 0.0
-    for _, make, at in BLOCKS:
-        p = case(nets[make], at).problem
+    for _, make, position in BLOCKS:
+        p = case(nets[make], position).problem
         p = replace(p, target=p.output)
         for solver in ("secant", "newton_krylov", "adam"):
             worst = max(worst, float((solve(p, solver).value - p.anchor).abs().max()))
@@ -274,8 +279,8 @@ def fixed_point(nets: Nets) -> None:
 
 def few_of_many(nets: Nets) -> None:
     print("\n8 of 256 samples to correct, against a batch of these 8 alone (time of the solver):")
-    for name, make, at in BLOCKS:
-        few, alone = case(nets[make], at, 256, 8).problem, case(nets[make], at).problem
+    for name, make, position in BLOCKS:
+        few, alone = case(nets[make], position, 256, 8).problem, case(nets[make], position).problem
         ratio = seconds(lambda p=few: solve(p, "secant"), 5) / seconds(lambda p=alone: solve(p, "secant"), 5)
         print(f"  {name:25} {ratio:.2f}")
 

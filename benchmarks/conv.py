@@ -1,4 +1,4 @@
-"""Convolution solvers: the bars they are held to, and the paper's two figures (its section IV-D).
+"""Convolution solvers: the bars they are held to, and the paper's two figures (IV-B1).
 
 Run it with ``make bench-conv``: tables on the terminal, figures and tables in ``docs/figures``.
 
@@ -10,7 +10,6 @@ condition   consistency and deviation against the kernel's condition number, 1 t
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import os
 import resource
@@ -22,7 +21,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from statistics import mean
 from typing import Any
 from unittest.mock import patch
@@ -31,15 +29,17 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself
 
 import torch
 import torch.nn.functional as F
+from conv_figure import draw_condition, draw_resolution, save
 from reconstruct import peak
 from torch import Tensor
 
 from frpt.errors import FrptError
-from frpt.options import CONV_SOLVERS, PRESETS, Gate, Preset, SolverOptions
+from frpt.options import CONV_SOLVERS, PRESETS, Convolutions, Gate, Preset
 from frpt.rules.registry import Call, Site, rule_for
 from frpt.solvers.base import Solution
+from frpt.solvers.linear.cgls import ConjugateGradients
+from frpt_paper.experiments.conv_solvers import conditioned
 
-FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 CONVS = {1: torch.ops.aten.conv1d.default, 2: torch.ops.aten.conv2d.default, 3: torch.ops.aten.conv3d.default}
 TRANSPOSED = {
     1: torch.ops.aten.conv_transpose1d.default,
@@ -54,9 +54,9 @@ class Layer:
 
     def __init__(self, weight: Tensor, solver: str, gate: bool = True, preset: str = "default", **how: Any) -> None:
         base = PRESETS[preset]
-        names = set(SolverOptions.__dataclass_fields__)
-        options = replace(base.solver, conv=solver, **{k: how.pop(k) for k in list(how) if k in names})
-        self.preset: Preset = replace(base, gate=Gate(enabled=gate), solver=options)
+        names = set(Convolutions.__dataclass_fields__)
+        options = replace(base.conv, method=solver, **{k: how.pop(k) for k in list(how) if k in names})
+        self.preset: Preset = replace(base, gate=Gate(enabled=gate), conv=options)
         self.weight, self.how, self.cache = weight, how, {}
 
     def call(self, anchor: Tensor) -> Call:
@@ -272,7 +272,7 @@ def count_factorisations(call: Callable[[], object]) -> int:
     return calls
 
 
-LARGE = {"auto": {"linear_iterations": 3}, "fft_padded": {}, "exact": {"linear_iterations": 3}}
+LARGE = {"auto": {"cg": ConjugateGradients(3)}, "fft_padded": {}, "exact": {"cg": ConjugateGradients(3)}}
 """512×512, 64→64 channels, kernel 3, padding 1. Spectra exceed the budget: three Krylov steps tell the memory."""
 
 
@@ -297,12 +297,13 @@ def large_one(solver: str) -> None:
     layer.solve(anchor, output, output + 0.1)
     taken = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    budget = layer.preset.solver.budget / 2**30
+    budget = layer.preset.conv.budget / 2**30
     print(f"{budget:.0f} GiB; {after - before:.1f} GiB; {after:.1f} GiB; {taken:.0f} s")
 
 
 SIZES = (16, 32, 64, 128, 256, 512)
 PAPER_SOLVERS = ("matrix", "cg", "fft_padded", "fft_boundary", "exact")
+"""The paper's four, and ours."""
 
 
 def resolution(repeats: int, sizes: Iterable[int] = SIZES) -> list[dict[str, Any]]:
@@ -339,13 +340,6 @@ def scaling(layer: Layer, batch: tuple[Tensor, Tensor, Tensor], repeats: int) ->
 CONDITIONS = [10.0**e for e in range(9)]
 
 
-def conditioned(outputs: int, condition: float, g: torch.Generator) -> Tensor:
-    """A kernel whose matrix (outputs, 8·5·5) has singular values from 1 to 1/condition, evenly in the logarithm."""
-    u, _, vh = torch.linalg.svd(torch.randn(outputs, 200, generator=g, dtype=torch.float64), full_matrices=False)
-    s = torch.logspace(0, -math.log10(condition), outputs, dtype=torch.float64)
-    return ((u * s) @ vh).reshape(outputs, 8, 5, 5)
-
-
 def condition(seeds: int, solvers: Iterable[str]) -> list[dict[str, Any]]:
     """64² maps, C_in 8, C_out 4, 8 and 16, padding 0 and 1, batch 2: as in the paper's second figure."""
     rows = []
@@ -355,10 +349,10 @@ def condition(seeds: int, solvers: Iterable[str]) -> list[dict[str, Any]]:
             for seed in range(min(seeds, 3) if solver == "exact" else seeds):  # it factorises for every kernel anew
                 for gate, error in both_gates(solver, outputs, padding, kappa, seed).items():
                     errors[gate].append(error)
-            for gate, found in errors.items():
+            for gate, measured in errors.items():
                 row = {"c_out": outputs, "padding": padding, "kappa": kappa, "solver": solver, "gate": gate}
-                row |= {"ccp": mean(c for c, _ in found), "deviation": mean(d for _, d in found)}
-                rows.append(row | {"worst_deviation": max(d for _, d in found)})
+                row |= {"ccp": mean(c for c, _ in measured), "deviation": mean(d for _, d in measured)}
+                rows.append(row | {"worst_deviation": max(d for _, d in measured)})
         print(f"  C_out {outputs}, padding {padding}, condition {kappa:.0e} done", flush=True)
     return rows
 
@@ -370,78 +364,13 @@ def both_gates(solver: str, outputs: int, padding: int, kappa: float, seed: int)
     anchor = torch.randn(2, 8, 64, 64, generator=g, dtype=torch.float64)
     output = F.conv2d(anchor, w, padding=padding)
     target = output + 0.1 * output.std() * torch.randn(output.shape, generator=g, dtype=torch.float64)
-    layer, found = Layer(w, solver, padding=padding), {}
+    layer, errors = Layer(w, solver, padding=padding), {}
     for gate in (False, True):
         layer.preset = replace(layer.preset, gate=Gate(enabled=gate))
         value = layer.solve(anchor, output, target).value
         ccp = (F.conv2d(value, w, padding=padding) - target).norm() / target.norm()
-        found[gate] = (float(ccp), float((value - anchor).norm() / anchor.norm()))
-    return found
-
-
-def save(rows: list[dict[str, Any]], name: str) -> None:
-    FIGURES.mkdir(parents=True, exist_ok=True)
-    with (FIGURES / f"{name}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
-
-
-COLOURS = dict(zip((*PAPER_SOLVERS, "auto"), ("#7f7f7f", "#d62728", "#1f77b4", "#2ca02c", "#9467bd", "k"), strict=True))
-
-
-def draw_resolution(rows: list[dict[str, Any]]) -> None:
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(2, 2, figsize=(9, 6.5), sharex=True, layout="constrained")
-    for column, outputs in enumerate((1, 4)):
-        for solver in PAPER_SOLVERS:
-            mine = [r for r in rows if r["c_out"] == outputs and r["solver"] == solver]
-            sizes = [r["size"] for r in mine]
-            seconds_of = [[r[k] * r["bare_seconds"] for r in mine] for k in ("again", "first")]
-            axes[0, column].plot(sizes, seconds_of[0], "o-", color=COLOURS[solver], label=solver)
-            axes[0, column].plot(sizes, seconds_of[1], ":", color=COLOURS[solver])
-            axes[1, column].plot(sizes, [r["mib"] for r in mine], "o-", color=COLOURS[solver])
-        case = "I" if outputs == 1 else "II"
-        axes[0, column].set_title(f"C_out = {outputs} (case {case})")
-        axes[1, column].set_xlabel("map size")
-    axes[0, 0].set_ylabel("seconds (dotted: with preparation)")
-    axes[1, 0].set_ylabel("peak memory of tensors, MiB")
-    axes[0, 0].legend()
-    for axis in axes.flat:
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set_xticks(SIZES, [f"{s}²" for s in SIZES])
-        axis.grid(alpha=0.3)
-    figure.savefig(FIGURES / "conv_resolution.png", dpi=110)
-    plt.close(figure)
-
-
-def draw_condition(rows: list[dict[str, Any]]) -> None:
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(2, 6, figsize=(17, 6), sharex=True, sharey="row", layout="constrained")
-    for column, (outputs, padding) in enumerate((o, p) for o in (4, 8, 16) for p in (0, 1)):
-        for solver in dict.fromkeys(r["solver"] for r in rows):
-            for gate, line in ((True, "-"), (False, "--")):
-                mine = [r for r in rows if r["c_out"] == outputs and r["padding"] == padding]
-                mine = [r for r in mine if r["solver"] == solver and r["gate"] is gate]
-                for axis, value in zip(axes[:, column], ("ccp", "deviation"), strict=True):
-                    label = solver if gate else None
-                    axis.plot(
-                        [r["kappa"] for r in mine], [r[value] for r in mine], line, color=COLOURS[solver], label=label
-                    )
-        axes[0, column].set_title(f"C_out = {outputs}, padding {padding}")
-        axes[1, column].set_xlabel("condition number of the kernel")
-    axes[0, 0].set_ylabel("CCP error (relative)")
-    axes[1, 0].set_ylabel("deviation (relative)")
-    axes[0, 0].legend(title="gate on (dashed: off)")
-    for axis in axes.flat:
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.grid(alpha=0.3)
-    figure.savefig(FIGURES / "conv_condition.png", dpi=110)
-    plt.close(figure)
+        errors[gate] = (float(ccp), float((value - anchor).norm() / anchor.norm()))
+    return errors
 
 
 def bounded(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:

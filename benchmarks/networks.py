@@ -32,8 +32,8 @@ from frpt import zoo
 from frpt.errors import CheckpointError, FrptError, OptionError
 from frpt.zoo.resnet import BasicBlock
 from frpt.zoo.simple_vit import Shape, SimpleViT
-from frpt_paper.pretrain import MODELS, Recipe
-from frpt_paper.recipes import pretrained
+from frpt_paper.runs.pretraining import MODELS, Recipe
+from frpt_paper.runs.starting_models import starting_models
 
 CHECKPOINTS = Path(__file__).parents[1] / "results" / "checkpoints"
 
@@ -209,7 +209,7 @@ def train(name: str, data: Path | None) -> Path:
 
     # Channels last is a third faster in training; loaded networks have the usual layout.
     MODELS[f"small_{name}"] = lambda dataset: KINDS[name].make().to(memory_format=torch.channels_last)
-    return pretrained(CHECKPOINTS, f"small_{name}", *splits, RECIPES[name], each=each)[-1].path
+    return starting_models(CHECKPOINTS, f"small_{name}", *splits, RECIPES[name], each=each)[-1].path
 
 
 def main() -> None:

@@ -44,12 +44,19 @@ from torch.utils.data import TensorDataset
 
 import frpt
 from frpt.errors import FrptError
-from frpt_paper.corrupt import corrupted
+from frpt_paper.experiments.corruptions import corrupted
 
 METHODS = ("paper", "default", "reference", "gradient", "mean", "line")
 POOL = 2_000
 """First samples of the test split, from which those with errors are taken."""
 CASE, VALUES = ["network", "layer", "fault"], ["cos", "left", "wins"]
+HEAD = """# Distance to the truth, case by case
+
+Written by `benchmarks/restore.py`. What is measured and how, and the figure, is in
+[benchmarks](benchmarks.md#the-truth-beside-the-straight-line-to-the-labels-mean). Each cell has three numbers: the
+cosine between the change asked for and the true one, the share of the distance to the true feature that is left, and
+the percentage of samples whose label wins."""
+"""Opens the page that --markdown writes."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +245,7 @@ def main() -> None:
     layers, words = cells(user, CASE[:2]), [beside(user, other) for other in ("line", "default", "paper")]
     print("\n".join(["", *("  ".join(row) for row in layers), "", *words]))
     if options.markdown:
-        parts = ["cos / left / wins %; benchmarks/restore.py", *words]
+        parts = [HEAD, *words]
         for names, rows in ((CASE[:2], layers), (keys, cells(found, keys))):
             head = [*names, *METHODS]
             parts.append("\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)))

@@ -13,10 +13,10 @@ from torch import Tensor
 
 import frpt
 from frpt.errors import BudgetError, FrptError, InputError, NonFiniteError, OptionError
-from frpt.options import CONV_SOLVERS, SolverOptions
+from frpt.options import CONV_SOLVERS, Convolutions
 from frpt.rules import registry
-from frpt.solvers.conv.choose import choose
 from frpt.solvers.conv.per_frequency import Spectral
+from frpt.solvers.linear.cgls import ConjugateGradients
 from tests.solvers.kinds import (
     BLOCK_DIAGONAL,
     KINDS,
@@ -34,7 +34,7 @@ from tests.tolerance import assert_close
 every_solver = pytest.mark.parametrize("solver", CONV_SOLVERS)
 NAMED = {kind.name: kind for kind in [*KINDS, *BLOCK_DIAGONAL]}
 WAYS: dict[str, dict[str, Any]] = {
-    **{solver: {"conv": solver} for solver in CONV_SOLVERS},
+    **{solver: {"method": solver} for solver in CONV_SOLVERS},
     "seam": {"dense_entries": 1},
     "circulant": {"dense_entries": 1, "seam_entries": 1},
 }
@@ -83,7 +83,7 @@ def test_block_diagonal_maps(kind: Kind) -> None:
     """Windows that do not overlap, one small pseudo-inverse for all; inputs between them keep their anchor exactly."""
     anchor, weight = kind.anchor(), kind.weight()
     conv, out = kind.map(weight), kind.forward(anchor, weight)
-    assert choose(conv, SolverOptions()).way == "blocks"
+    assert Convolutions().choose(conv).way == "blocks"
     target = nudged(out)
     for solver in ("auto", "exact"):
         found = kind.solve(anchor, target, weight, solver=solver)
@@ -115,16 +115,16 @@ def test_a_block_that_fails_reports_its_sample() -> None:
 def test_one_sample_at_a_time(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest budget that leaves the way as it is: samples go through one by one, the answer is the same."""
     kind = replace(NAMED[name], x=(3, *NAMED[name].x[1:]))
-    conv, options = kind.map(), SolverOptions(**WAYS[way])
+    conv, options = kind.map(), Convolutions(**WAYS[way])
     budget = least_budget(conv, options)
     small = replace(options, budget=budget)
-    assert choose(conv, small).at_once == 1
+    assert small.choose(conv).at_once == 1
     anchor, weight = kind.anchor(), kind.weight()
     target = nudged(kind.forward(anchor, weight))
     whole = kind.solve(anchor, target, weight, preset=preset(**WAYS[way]))
     sizes = counted(monkeypatch)
     parts = kind.solve(anchor, target, weight, preset=preset(**WAYS[way]), budget=budget)
-    windows = math.prod(conv.coarse[1:]) if choose(conv, small).way == "blocks" else 1
+    windows = math.prod(conv.coarse[1:]) if small.choose(conv).way == "blocks" else 1
     assert sizes == [windows] * 3
     assert_close(parts.value, whole.value)
     assert torch.equal(parts.fallback, whole.fallback)
@@ -157,8 +157,8 @@ def test_auto_under_any_budget(name: str) -> None:
     target, ways, budget = nudged(out), set(), 2**26
     expected = least_change(conv, target - out)
     while budget > conv.system_bytes:
-        ways.add(choose(conv, SolverOptions(budget=budget)).way)
-        options = preset(linear_iterations=1000, linear_tolerance=1e-12)
+        ways.add(Convolutions(budget=budget).choose(conv).way)
+        options = preset(cg=ConjugateGradients(1000, 1e-12))
         found = kind.solve(anchor, target, weight, preset=options, gate=OPEN, budget=budget)
         assert off(found.value - anchor, expected) < 1e-6
         budget //= 2
@@ -173,11 +173,11 @@ def test_a_budget_too_small_for_one_sample(way: str) -> None:
     kind = Kind("", (1, 32, 24, 24), (32, 32, 3, 3), 1, 1)
     anchor, weight = kind.anchor(), kind.weight()
     with pytest.raises(
-        BudgetError, match=r"needs [1-9][\d.]* [MG]iB .* budget of 1\.00 MiB.*SolverOptions\.budget"
+        BudgetError, match=r"needs [1-9][\d.]* [MG]iB .* budget of 1\.00 MiB.*Convolutions\.budget"
     ) as e:
         kind.solve(anchor, kind.forward(anchor, weight), weight, preset=preset(**WAYS[way]), budget=2**20)
     assert "ops.conv" in str(e.value)
-    assert ("auto" in str(e.value)) == (WAYS[way].get("conv", "auto") != "auto")
+    assert ("auto" in str(e.value)) == (WAYS[way].get("method", "auto") != "auto")
     assert isinstance(e.value, MemoryError)
 
 
@@ -268,7 +268,7 @@ def test_unknown_solvers_are_refused() -> None:
     with pytest.raises(OptionError, match=r"'fft'.*auto.*exact.*matrix.*cg.*fft_padded.*fft_boundary"):
         frpt.ops.conv(a, F.conv1d(a, w), w, solver="fft")
     with pytest.raises(OptionError, match="fill"):
-        SolverOptions(fill="ones")  # type: ignore[arg-type]
+        Convolutions(fill="ones")  # type: ignore[arg-type]
 
 
 ODD = [

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 import frpt
 from frpt.errors import BudgetError
-from frpt.options import CONV_SOLVERS, PRESETS, Preset, SolverOptions
+from frpt.options import CONV_SOLVERS, PRESETS, Convolutions, Preset
+from frpt.solvers.conv.choose import ConvPlan
+from frpt.solvers.conv.operator import Convolution
 from tests.solvers.kinds import normal
 
 WALK = replace(PRESETS["default"], nearest=None)
@@ -21,7 +23,7 @@ WALK = replace(PRESETS["default"], nearest=None)
 
 def walk(**options: Any) -> Preset:
     """The default preset with other solver options; only the walk, no closing step."""
-    return replace(WALK, solver=SolverOptions(**options))
+    return replace(WALK, conv=Convolutions(**options))
 
 
 def images(count: int = 3, seed: int = 0) -> Tensor:
@@ -81,10 +83,10 @@ SAID: list[tuple[dict[str, Any], dict[int, str]]] = [
         {"dense_entries": 1, "seam_entries": 1},
         {2: "conv (circulant: torus 9×9, boundary system of 170 too large, condition about", 6: BLOCKS},
     ),
-    ({"conv": "matrix"}, dict.fromkeys(range(1, 7), "conv (matrix: asked for)")),
-    ({"conv": "cg"}, dict.fromkeys(range(1, 7), "conv (cg: asked for)")),
-    ({"conv": "fft_boundary"}, dict.fromkeys(range(1, 7), "conv (fft_boundary: asked for)")),
-    ({"conv": "fft_padded", "budget": 150_000}, {1: "asked for", 5: "asked for; spectra of", 2: "asked for"}),
+    ({"method": "matrix"}, dict.fromkeys(range(1, 7), "conv (matrix: asked for)")),
+    ({"method": "cg"}, dict.fromkeys(range(1, 7), "conv (cg: asked for)")),
+    ({"method": "fft_boundary"}, dict.fromkeys(range(1, 7), "conv (fft_boundary: asked for)")),
+    ({"method": "fft_padded", "budget": 150_000}, {1: "asked for", 5: "asked for; spectra of", 2: "asked for"}),
     ({"budget": 130_000}, {1: BLOCKS, 2: "conv (cg: spectra of "}),
 ]
 
@@ -96,6 +98,27 @@ def test_the_plan_says_which_way_and_why(options: dict[str, Any], said: dict[int
         row = next(line for line in plan.splitlines() if line.split()[1:2] == [str(name)])
         assert words in row
         assert ("pad + conv2d" in row) == (name in (3, 4, 5))
+
+
+def test_the_way_is_chosen_once_for_each_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the way back is planned; two batches take it from there."""
+    calls = []
+    choose = Convolutions.choose
+
+    def counted(self: Convolutions, conv: Convolution) -> ConvPlan:
+        calls.append(conv.weight.dtype)
+        return choose(self, conv)
+
+    monkeypatch.setattr(Convolutions, "choose", counted)
+    rev = frpt.Reverser(network(layers), (images(),), preset=walk(dense_entries=1))
+    plan = rev.plan("0")
+    ways = [u.choice.chosen for u in plan.units if u.choice.rule == "conv"]
+    assert len(ways) == len(calls) == 6
+    assert calls == [torch.float64] * 6
+    assert [str(w) for w in ways] == [u.choice.note for u in plan.units if u.choice.rule == "conv"]
+    for _ in range(2):
+        rev.reconstruct(images(), torch.zeros(len(images()), dtype=torch.long), at="0")
+    assert len(calls) == 6
 
 
 def test_the_plan_says_what_is_in_the_way() -> None:
@@ -230,7 +253,7 @@ def mixed() -> list[nn.Module]:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    **{solver: {"conv": solver} for solver in CONV_SOLVERS},
+    **{solver: {"method": solver} for solver in CONV_SOLVERS},
     "seam": {"dense_entries": 1},
     "circulant": {"dense_entries": 1, "seam_entries": 1},
 }
@@ -266,7 +289,7 @@ def test_errors_name_the_layer() -> None:
     model = network(lambda: [nn.Conv2d(6, 64, 3, padding=1), nn.Tanh(), nn.Conv2d(64, 4, 3, stride=3)])
     rev = frpt.Reverser(model, (images(),), preset=walk(budget=240_000))
     with pytest.raises(
-        BudgetError, match=r"^1 \(conv2d.*needs 237\.00 KiB .*budget of 234\.38 KiB.*SolverOptions\.budget"
+        BudgetError, match=r"^1 \(conv2d.*needs 237\.00 KiB .*budget of 234\.38 KiB.*Convolutions\.budget"
     ):
         rev.plan("0")
     with pytest.raises(BudgetError, match=r"^1 \(conv2d"):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import frpt
 from frpt.errors import LabelError, OptionError
 from frpt.options import PRESETS
+from tests.conftest import Captured
 from tests.models import VGG, FixedBatch, ResNet, Segmenter, SequenceFirst, ViT, mlp
 
 
@@ -29,11 +30,9 @@ NETWORKS = [(ResNet, "layer1"), (ResNet, "stem"), (VGG, "features"), (ViT, "laye
 
 
 @pytest.mark.parametrize(("network", "layer"), NETWORKS)
-def test_the_label_wins_and_right_samples_stay(network: type[nn.Module], layer: str) -> None:
-    torch.manual_seed(1)
-    model, x = network().eval(), images()
-    y = wrong_for_some(model, x)
-    rev = frpt.Reverser(model, x)
+def test_the_label_wins_and_right_samples_stay(captured: Captured, network: type[nn.Module], layer: str) -> None:
+    rev, x = captured(network), images()
+    y = wrong_for_some(rev.model, x)
     rec = rev.reconstruct(x, y, at=layer)
     assert rec.corrected.tolist() == (torch.arange(12) % 3 > 0).tolist()
     out = rev.run(x, layer, rec.target)
@@ -50,12 +49,12 @@ def test_the_label_wins_and_right_samples_stay(network: type[nn.Module], layer: 
 
 
 @pytest.mark.parametrize(("network", "layer"), [(ResNet, "layer1"), (VGG, "features.3"), (ViT, "layers.1")])
-def test_a_target_does_not_depend_on_companions_or_their_order(network: type[nn.Module], layer: str) -> None:
+def test_a_target_does_not_depend_on_companions_or_their_order(
+    captured: Captured, network: type[nn.Module], layer: str
+) -> None:
     """Bit for bit in batches of one size; to rounding in others."""
-    torch.manual_seed(1)
-    model, x = network().eval(), images(16)
-    y = wrong_for_some(model, x)
-    rev = frpt.Reverser(model, x)
+    rev, x = captured(network), images(16)
+    y = wrong_for_some(rev.model, x)
     rec = rev.reconstruct(x, y, at=layer)
     order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
     assert torch.equal(rev.reconstruct(x[order], y[order], at=layer).target, rec.target[order])

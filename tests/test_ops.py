@@ -173,4 +173,4 @@ def test_bad_input() -> None:
     with pytest.raises(OptionError, match="secant"):
         frpt.ops.composite(a, a, torch.tanh, solver="magic")
     with pytest.raises(OptionError, match="dtype"):
-        frpt.SolverOptions(dtype=torch.float16)
+        frpt.Preset("half", dtype=torch.float16)

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import frpt
 from frpt.errors import NonFiniteError, OptionError, ReferenceMismatchError
-from frpt.solvers.variation import SHRINK, Gatherer, Variation
+from frpt.solvers.variation import Gatherer, Variation
 from tests.models import VGG, mlp
 
 
@@ -55,7 +55,7 @@ def test_the_factors_are_the_covariances_along_each_axis() -> None:
 
 def dense(v: Variation) -> Tensor:
     """Σ as one matrix, shrunk."""
-    factors = [(1 - SHRINK) * f.double() + SHRINK * torch.eye(len(f), dtype=torch.float64) for f in v.factors]
+    factors = [(1 - v.shrink) * f.double() + v.shrink * torch.eye(len(f), dtype=torch.float64) for f in v.factors]
     return v.variance * torch.kron(factors[0].contiguous(), factors[1].contiguous())
 
 
@@ -71,9 +71,8 @@ def test_the_metric_is_that_of_the_kronecker_product() -> None:
     torch.testing.assert_close(v.colour(v.whiten(d)), d, rtol=1e-5, atol=1e-6)
 
 
-def test_an_axis_longer_than_it_can_hold_has_variances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frpt.solvers.variation.LONGEST", 3)
-    gatherer = Gatherer(torch.Size((2, 6)))
+def test_an_axis_longer_than_it_can_hold_has_variances() -> None:
+    gatherer = Gatherer(torch.Size((2, 6)), longest=3)
     x = torch.randn(400, 2, 6) * torch.arange(1, 7)
     gatherer.add(x, None)
     v = gatherer.variation(0.0)
@@ -186,7 +185,7 @@ def test_stores_and_runs_know_their_reference(tmp_path: Path) -> None:
     result = frpt.post_train(model, data, "1", reference=ref, epochs=1, progress=False)
     assert result.last.deviation is not None
     with pytest.raises(OptionError, match="belong to the Reverser"):
-        frpt.post_train(model, data, "1", reference=ref, reverser=rev, epochs=1, progress=False)
+        frpt.post_train(rev, data, "1", reference=ref, epochs=1, progress=False)
 
 
 def test_what_a_reference_cannot_be_made_of_or_used_for(tmp_path: Path) -> None:

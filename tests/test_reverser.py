@@ -24,6 +24,7 @@ from frpt.errors import (
     UnreachableLayerError,
 )
 from frpt.reverse.forward import usual_size
+from tests.conftest import Captured
 from tests.models import (
     VGG,
     FixedBatch,
@@ -71,12 +72,12 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize(("network", "layer"), [(n, at) for n, layers in NETWORKS for at in layers])
-def test_own_prediction_keeps_the_anchor_and_another_label_closes_the_gap(network: type[nn.Module], layer: str) -> None:
-    torch.manual_seed(1)
-    model, x = network().eval(), images()
-    rev = frpt.Reverser(model, (x,))
+def test_own_prediction_keeps_the_anchor_and_another_label_closes_the_gap(
+    captured: Captured, network: type[nn.Module], layer: str
+) -> None:
+    rev, x = captured(network), images()
     with torch.no_grad():
-        output = model(x)
+        output = rev.model(x)
     kept = rev.reconstruct(x, output.argmax(1), at=layer)
     assert torch.equal(kept.target, kept.anchor)
     assert not kept.corrected.any()
@@ -124,17 +125,17 @@ def test_anchor_is_what_the_module_returned() -> None:
         torch.testing.assert_close(found[name].anchor, value, msg=name)
 
 
-def test_modules_called_twice_have_a_name_for_every_call() -> None:
-    rev = frpt.Reverser(ResNet().eval(), images())
+def test_modules_called_twice_have_a_name_for_every_call(captured: Captured) -> None:
+    rev = captured(ResNet)
     assert {"layer1.0.relu@0", "layer1.0.relu@1", "layer1.0.relu"} <= set(rev.layers)
     names = rev._example.names
     assert names["layer1.0.relu"] is names["layer1.0.relu@1"] is names["layer1.0"]
     assert names["layer1.0.relu@0"] is not names["layer1.0.relu@1"]
 
 
-def test_layers_are_listed_output_first_and_all_of_them_can_be_planned() -> None:
+def test_layers_are_listed_output_first_and_all_of_them_can_be_planned(captured: Captured) -> None:
     for network in (ResNet, VGG, ViT):
-        rev = frpt.Reverser(network().eval(), images())
+        rev = captured(network)
         assert rev.layers[0] == "out"
         assert len(set(rev.layers)) == len(rev.layers)
         for name in rev.layers:
@@ -143,8 +144,8 @@ def test_layers_are_listed_output_first_and_all_of_them_can_be_planned() -> None
             assert str(plan)
 
 
-def test_plan_of_a_residual_network() -> None:
-    plan = frpt.Reverser(ResNet().eval(), images()).plan("layer1")
+def test_plan_of_a_residual_network(captured: Captured) -> None:
+    plan = captured(ResNet).plan("layer1")
     rules = [u.match.rule for u in plan.units]
     assert rules == ["linear", "reshape", "adaptive_avg_pool", "relu", "composite", "relu", "composite"]
     assert plan.units[0].match.case == "I"

@@ -1,33 +1,64 @@
-"""frpt: what should this layer have produced for this label?"""
+"""frpt: what should this layer have produced for this label?
 
-from frpt import data, embed, errors, ops, stats, targets, train, zoo
-from frpt.diagnosis import Diagnosis, Trajectory, along_training, diagnose
-from frpt.options import Gate, NearestOptions, Preset, SolverOptions
-from frpt.reference import Reference
-from frpt.reverse.reconstruction import Reconstruction, UnitReport
-from frpt.reverser import Reverser
-from frpt.rules.registry import reverses
-from frpt.targets import TargetDataset, TargetStore, write_targets
-from frpt.train import Comparison, FeatureTap, LossBalance, Metric, Result, compare, freeze, post_train
+The public names. Importing frpt loads nothing but this file: each name brings its room along when it is first used,
+so that ``import frpt`` costs milliseconds and pandas, matplotlib or lightning_fabric load only where they are needed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what type checkers and editors see; _HOMES below is what happens
+    from frpt import data, embed, errors, ops, stats, targets, train, zoo
+    from frpt.diagnosis import Diagnosis, Trajectory, along_training, diagnose
+    from frpt.errors import FrptError
+    from frpt.options import (
+        Bounded,
+        Composite,
+        Convolutions,
+        Gate,
+        LikeliestWinning,
+        Limits,
+        NearestWinning,
+        Preset,
+        Reach,
+    )
+    from frpt.reference import Reference
+    from frpt.reverse.reconstruction import Reconstruction, UnitReport
+    from frpt.reverser import Reverser
+    from frpt.rules.registry import reverses
+    from frpt.targets import TargetDataset, TargetStore, write_targets
+    from frpt.train import Comparison, FeatureTap, LossBalance, Metric, Result, Training, compare, freeze, post_train
+
+__version__ = "0.1.0"
 
 __all__ = [
+    "Bounded",
     "Comparison",
+    "Composite",
+    "Convolutions",
     "Diagnosis",
     "FeatureTap",
+    "FrptError",
     "Gate",
+    "LikeliestWinning",
+    "Limits",
     "LossBalance",
     "Metric",
-    "NearestOptions",
+    "NearestWinning",
     "Preset",
+    "Reach",
     "Reconstruction",
     "Reference",
     "Result",
     "Reverser",
-    "SolverOptions",
     "TargetDataset",
     "TargetStore",
+    "Training",
     "Trajectory",
     "UnitReport",
+    "__version__",
     "along_training",
     "compare",
     "data",
@@ -44,3 +75,38 @@ __all__ = [
     "write_targets",
     "zoo",
 ]
+
+_HOMES = {
+    "frpt.diagnosis": ("Diagnosis", "Trajectory", "along_training", "diagnose"),
+    "frpt.errors": ("FrptError",),
+    "frpt.options": (
+        "Bounded", "Composite", "Convolutions", "Gate", "LikeliestWinning", "Limits", "NearestWinning", "Preset",
+        "Reach",
+    ),
+    "frpt.reference": ("Reference",),
+    "frpt.reverse.reconstruction": ("Reconstruction", "UnitReport"),
+    "frpt.reverser": ("Reverser",),
+    "frpt.rules.registry": ("reverses",),
+    "frpt.targets": ("TargetDataset", "TargetStore", "write_targets"),
+    "frpt.train": (
+        "Comparison", "FeatureTap", "LossBalance", "Metric", "Result", "Training", "compare", "freeze", "post_train",
+    ),
+}  # fmt: skip
+_ROOMS = ("data", "embed", "errors", "ops", "stats", "targets", "train", "zoo")
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name on its first use; it is kept, so that this runs once for each."""
+    if name in _ROOMS:
+        value: Any = import_module(f"frpt.{name}")
+    elif name in _HOME_OF:
+        value = getattr(import_module(_HOME_OF[name]), name)
+    else:
+        raise AttributeError(f"module 'frpt' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

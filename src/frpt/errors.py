@@ -123,7 +123,11 @@ class TapError(FrptError, ValueError):
 
 
 class CheckpointError(FrptError, RuntimeError):
-    """A training checkpoint that cannot be written, read, or continued with these options."""
+    """Weights of a model on disk that are not there, cannot be read, or do not fit the model."""
+
+
+class PartialError(FrptError, RuntimeError):
+    """A half-done run on disk that cannot be written, read, or continued with these options."""
 
 
 class SweepError(FrptError, RuntimeError):
@@ -131,7 +135,7 @@ class SweepError(FrptError, RuntimeError):
 
 
 class SlowUnitWarning(UserWarning):
-    """A composite unit used up ``SolverOptions.seconds``; its samples that were not finished are reported as fallback.
+    """A composite unit used up ``Limits.seconds``; its samples that were not finished are reported as fallback.
 
     Issued once per unit of a ``Reverser``; further batches through the unit are stopped as well.
     """

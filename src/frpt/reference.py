@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -20,13 +20,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from frpt.datasets.source import Source, fitting_batch
+from frpt.datasets.labelled import LabelledSamples, fitting_batch
 from frpt.errors import NonFiniteError, OptionError, ReferenceMismatchError
 from frpt.files.atomic import refused, write_atomic
 from frpt.files.digest import weights_of
-from frpt.files.progress import advance, progress_bar
-from frpt.graph.inputs import Inputs, Picker
-from frpt.reverser import Reverser
+from frpt.files.progress import Progress
+from frpt.graph.inputs import Inputs
+from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
 from frpt.solvers.variation import Gatherer, Variation
 
 _FORMAT, _VERSION = "frpt reference", 1
@@ -50,27 +50,28 @@ class Reference:
 
     @staticmethod
     def fit(
-        model: nn.Module,
+        model: nn.Module | Reverser,
         dataset: Any,
         at: str | Sequence[str],
         *,
         samples: int = 512,
         seed: int = 0,
-        output: Picker = None,
         workers: int = 0,
         progress: bool = True,
+        **options: Unpack[UnmeasuredOptions],
     ) -> Reference:
         """One forward pass over some samples of a data set.
 
         Args:
-            model: the trained network; it is not changed.
+            model: the trained network, or a Reverser on it; it is not changed.
             dataset: map-style, pairs (inputs, label), of the kind the network was trained on.
             at: the layers.
             samples: how many are looked at, chosen at random.
             seed: of that choice.
-            output: which tensor of the model's output is meant, as ``Reverser`` takes it.
             workers: processes that load data.
             progress: show a bar.
+            **options: those of ``Reverser``, where the network was given; ``output``, ``class_dim`` and
+                ``ignore_index`` are the ones that matter here.
 
         Returns:
             The reference, to be passed to ``Reverser``, ``write_targets``, ``post_train`` or ``diagnose``.
@@ -85,15 +86,16 @@ class Reference:
             >>> frpt.Reference.fit(model, data, at=["1"], progress=False)
             Reference(1; 64 samples)
         """
-        source = Source(dataset, workers, next((p.device for p in model.parameters()), None))
+        network = network_of(model, options)
+        source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
         example = next(iter(source.batches([range(min(_EXAMPLE, source.count))], _EXAMPLE)))[1]
-        rev = Reverser(model, example, output=output)
+        rev = make_reverser(model, example, options)
         return Reference.of_reverser(rev, source, [at] if isinstance(at, str) else at, samples, seed, progress)
 
     @staticmethod
     def of_reverser(
         rev: Reverser,
-        source: Source,
+        source: LabelledSamples,
         layers: Sequence[str],
         samples: int,
         seed: int,
@@ -110,8 +112,7 @@ class Reference:
         size = min(fitting_batch(source, map(rev.sample_shape, layers)), _BATCH)
         gathered = {name: Gatherer(torch.Size(rev.sample_shape(name))) for name in layers}
         leads: list[Tensor] = []
-        with progress_bar(progress) as bar:
-            bar.add_task("reference", total=len(chosen), rate="")
+        with Progress("reference", len(chosen), shown=progress) as bar:
             for part, x, y in source.batches([sorted(chosen)], size):
                 Inputs.of(x).check_finite()
                 values, output = rev.values(x, layers)
@@ -122,7 +123,7 @@ class Reference:
                         raise NonFiniteError(f"{name!r} is NaN or infinite for samples {part[0]} to {part[-1]}")
                     labels = None if lead is None else y.long().cpu()
                     gatherer.add(rev.batch_axis(name).front(values[name]), labels)
-                advance(bar, len(part))
+                bar.advance(len(part))
         right = torch.cat(leads) if leads else torch.zeros(0)
         right = right[(right > 0) & torch.isfinite(right)]
         typical = float(right.median()) if len(right) else 0.0

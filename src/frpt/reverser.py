@@ -5,10 +5,11 @@ The first thing users meet; it knows nothing of single ops (``frpt.reverse`` doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, overload
+from difflib import get_close_matches
+from typing import Any, TypedDict, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,74 @@ from frpt.solvers.variation import Variations
 
 Layer = str | nn.Module
 """A layer: its name, or the module itself."""
+
+
+class UnmeasuredOptions(TypedDict, total=False):
+    """The options of a ``Reverser`` but for its reference: for functions that have a reference of their own, or none.
+
+    Functions that make a Reverser take these by name and hand them on (``network_of``, ``make_reverser``); what each
+    one means is said by ``Reverser`` alone. None stands for an option that was not given.
+    """
+
+    output: Picker
+    preset: str | Preset | None
+    embed: str | Embed | None
+    margin: float | None
+    class_dim: int | None
+    ignore_index: int
+    blocks: str | Sequence[str] | None
+
+
+class ReverserOptions(UnmeasuredOptions, total=False):
+    """The options of a ``Reverser``, all of them."""
+
+    reference: Variations | None
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse options that do not exist, with the nearest that do."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            near = get_close_matches(name, names, n=3, cutoff=0.5) or names
+            raise OptionError(f"there is no option {name!r}; the nearest are {', '.join(map(repr, near))}")
+
+
+def network_of(
+    model: nn.Module | Reverser, options: UnmeasuredOptions, known: Iterable[str] = UnmeasuredOptions.__annotations__
+) -> nn.Module:
+    """The network itself, given alone or in a Reverser. Options beside a Reverser are refused: it has its own."""
+    given = [name for name, value in options.items() if value is not None]
+    check_names(options, known)
+    if isinstance(model, Reverser):
+        if given:
+            raise OptionError(
+                f"{', '.join(given)} and a Reverser were given, but these options belong to the Reverser: give them "
+                "to it when you make it, or pass the model instead of the Reverser"
+            )
+        return model.model
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"model must be an nn.Module or a Reverser, got {type(model).__name__}")
+    return model
+
+
+def layer_name(model: nn.Module, at: Layer) -> str:
+    """The name of a layer that is given by its name, or as the module itself."""
+    if isinstance(at, str):
+        return at
+    names: list[str] = [name for name, module in model.named_modules() if module is at]
+    if not names:
+        raise OptionError(f"at: this {type(at).__name__} is no module of the model; pass one of its own, or a name")
+    return names[0]
+
+
+def make_reverser(model: nn.Module | Reverser, example_inputs: InputLike, options: UnmeasuredOptions) -> Reverser:
+    """The Reverser that was given, or one on the model with these options."""
+    network = network_of(model, options, ReverserOptions.__annotations__)
+    if isinstance(model, Reverser):
+        return model
+    given = {name: value for name, value in options.items() if value is not None}
+    return Reverser(network, example_inputs, **cast(Any, given))
 
 
 class Reverser:
@@ -118,12 +187,7 @@ class Reverser:
 
     def layer(self, at: Layer) -> str:
         """The name of a layer that is given by its name, or as the module itself."""
-        if isinstance(at, str):
-            return at
-        names: list[str] = [name for name, module in self.model.named_modules() if module is at]
-        if not names:
-            raise OptionError(f"at: this {type(at).__name__} is no module of the model; pass one of its own, or a name")
-        return names[0]
+        return layer_name(self.model, at)
 
     @property
     def example(self) -> Inputs:

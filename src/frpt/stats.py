@@ -1,4 +1,7 @@
-"""Paired statistics over seeds (Supplement B.3), control over many comparisons, and selection nested in the test."""
+"""Paired statistics over seeds (Supplement B.3), control over many comparisons, and selection nested in the test.
+
+Called by users, ``frpt.compare`` and the tables of the paper's experiments.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from frpt.errors import InputError, NonFiniteError, OptionError
 
@@ -16,7 +18,9 @@ Numbers = Sequence[float] | npt.NDArray[np.floating]
 Vector = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 _EXACT = 20
+"""Differences for which Wilcoxon's test can be exact: 2²⁰ signs are enumerated."""
 _ROUNDING = 16 * np.finfo(np.float64).eps
+"""Relative to the larger value, 16 units in the last place: differences this close are called equal (chosen)."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +68,36 @@ class Nested:
 def paired(
     a: Numbers, b: Numbers, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0, wilcoxon: str = "normal"
 ) -> Paired:
-    """Is a larger than b? a, b: (seeds,), one value per seed, in the same order.
+    """Is a larger than b, seed by seed? The paired t-test and Wilcoxon's signed ranks, as in Supplement B.3.
 
-    As in Supplement B.3. Wilcoxon's test drops zero differences, gives ties their mean rank and uses the normal
-    approximation corrected for ties, not for continuity: only this yields the paper's p-values (0.00253 for W = 55 of
-    10 seeds, where the exact value is 0.00098). wilcoxon="exact" enumerates all signs instead, for up to 20 seeds.
-    Differences that differ by rounding alone count as equal. Without any difference both p-values are 1; if all
-    differences are the same, t and d_z are infinite. The paper does not give the number of resamples.
+    Wilcoxon's test drops zero differences, gives ties their mean rank and uses the normal approximation corrected for
+    ties, not for continuity: only this yields the paper's p-values (0.00253 for W = 55 of 10 seeds, where the exact
+    value is 0.00098). Differences that differ by rounding alone count as equal. Without any difference both p-values
+    are 1; if all differences are the same, t and d_z are infinite.
+
+    Args:
+        a: (seeds,) one value per seed.
+        b: (seeds,) what to compare with, in the same order.
+        level: Of the interval of the mean difference.
+        resamples: Of the bootstrap; the paper does not give its number.
+        seed: Of the bootstrap.
+        wilcoxon: "normal" as above, or "exact", which enumerates all signs, for up to 20 differences.
+
+    Returns:
+        The mean difference with its interval, both tests and the effect size.
+
+    Raises:
+        InputError: a and b have different lengths, or fewer than two values.
+        NonFiniteError: A value is NaN or infinite.
+        OptionError: An option is out of range.
+
+    Example:
+        >>> test = frpt.stats.paired([0.91, 0.93, 0.92, 0.95], [0.90, 0.91, 0.92, 0.92])
+        >>> round(test.delta, 4), round(test.p_t, 4), test.w
+        (0.015, 0.0514, 6.0)
     """
+    from scipy import stats
+
     left, right = _vector("a", a), _vector("b", b)
     if len(left) != len(right):
         raise InputError(f"a and b must be paired by seed: they have {len(left)} and {len(right)} values")
@@ -93,7 +119,21 @@ def paired(
 
 
 def holm(p: Numbers) -> list[float]:
-    """p-values adjusted for the family-wise error (Holm's step-down): max over j ≤ i of (m − j + 1) p₍ⱼ₎, at most 1."""
+    """p-values adjusted for the family-wise error (Holm's step-down): max over j ≤ i of (m − j + 1) p₍ⱼ₎, at most 1.
+
+    Args:
+        p: (m,) p-values of m tests.
+
+    Returns:
+        The adjusted p-values, in the same order. Reject those below α: the chance of any false rejection is below α.
+
+    Raises:
+        InputError: A value is not within [0, 1].
+
+    Example:
+        >>> [round(p, 3) for p in frpt.stats.holm([0.01, 0.04, 0.03])]
+        [0.03, 0.06, 0.06]
+    """
     values = _p_values(p)
     order = np.argsort(values, kind="stable")
     steps = (len(values) - np.arange(len(values))) * values[order]
@@ -103,16 +143,48 @@ def holm(p: Numbers) -> list[float]:
 
 
 def benjamini_hochberg(p: Numbers) -> list[float]:
-    """p-values adjusted for the false discovery rate: min over j ≥ i of m p₍ⱼ₎ / j, at most 1."""
+    """p-values adjusted for the false discovery rate: min over j ≥ i of m p₍ⱼ₎ / j, at most 1.
+
+    Args:
+        p: (m,) p-values of m tests.
+
+    Returns:
+        The adjusted p-values, in the same order. Of those below α, a share of α is expected to be false.
+
+    Raises:
+        InputError: A value is not within [0, 1].
+
+    Example:
+        >>> [round(p, 3) for p in frpt.stats.benjamini_hochberg([0.01, 0.04, 0.03])]
+        [0.03, 0.04, 0.04]
+    """
+    from scipy import stats
+
     return [float(v) for v in stats.false_discovery_control(_p_values(p), method="bh")]
 
 
 def best_against_reference(values: Mapping[float, Numbers], reference: float = 0.0, *, seed: int = 0) -> Selected:
-    """The paper's comparison: the setting with the highest mean against ``reference``, or, where that is the best
-    itself, the reference against the best other setting. Of equal means the smaller setting counts as the best.
+    """The paper's comparison: the best setting against the reference, chosen on the very values that are tested.
 
-    values: setting (c_rec) → one value per seed. The setting is chosen on the values that are tested, so that interval
-    and p-values are too good; ``nested`` is not.
+    The setting with the highest mean is tested against ``reference``, or, where that is the best itself, the reference
+    against the best other setting. Of equal means the smaller setting counts as the best. Interval and p-values are too
+    good because of the choice; those of ``nested`` are not.
+
+    Args:
+        values: Setting (c_rec) → one value per seed.
+        reference: The setting to compare with, 0 for plain back-propagation.
+        seed: Of the bootstrap.
+
+    Returns:
+        The setting, what it was compared with, and the paired test.
+
+    Raises:
+        InputError: The reference is missing, or settings have different numbers of seeds.
+
+    Example:
+        >>> best = frpt.stats.best_against_reference({0.0: [0.90, 0.91], 0.1: [0.91, 0.93], 0.3: [0.90, 0.92]})
+        >>> best.setting, best.reference
+        (0.1, 0.0)
     """
     grid = _grid(values, reference)
     top = _best(grid)
@@ -131,11 +203,29 @@ def nested(
 ) -> Nested:
     """Does the best setting other than ``reference`` beat it, if the choice must not see the test?
 
-    values: setting → one test value per seed. The setting with the highest mean is chosen
-    - on other seeds: they are dealt into ``folds`` parts at random (by default one seed each), and each part is tested
-      with the choice of the other parts. Every seed is tested once; the parts share seeds for their choices.
-    - with ``select``: on these seeds (positions) once, tested on the rest; wholly independent.
-    - with ``validation``: on validation values of the same runs, tested on all seeds.
+    The setting with the highest mean is chosen on other seeds than it is tested on, unless ``validation`` or ``select``
+    say otherwise. At most one of ``folds``, ``validation`` and ``select`` may be given.
+
+    Args:
+        values: Setting → one test value per seed.
+        reference: The setting to compare with.
+        folds: Seeds are dealt into so many parts at random (by default one seed each), and each part is tested with the
+            choice of the other parts. Every seed is tested once; the parts share seeds for their choices.
+        validation: Setting → one validation value per seed of the same runs: chosen on these, tested on all seeds.
+        select: Positions of seeds: chosen on these once, tested on the rest; wholly independent.
+        seed: Of the parts and of the bootstrap.
+
+    Returns:
+        The test, the setting chosen for every tested seed, and the same test with a choice that has seen it.
+
+    Raises:
+        InputError: Settings or seeds do not fit together.
+        OptionError: Options exclude each other or are out of range.
+
+    Example:
+        >>> values = {0.0: [0.90, 0.91, 0.90], 0.1: [0.91, 0.93, 0.92], 0.3: [0.90, 0.92, 0.91]}
+        >>> frpt.stats.nested(values).chosen
+        (0.1, 0.1, 0.1)
     """
     grid = _grid(values, reference)
     n = len(grid[reference])
@@ -165,12 +255,12 @@ def nested(
 
 
 def _vector(name: str, values: Numbers) -> Vector:
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or len(found) < 2:
-        raise InputError(f"{name} must hold one number per seed, at least two, got shape {found.shape}")
-    if not np.isfinite(found).all():
-        raise NonFiniteError(f"{name} holds NaN or infinity at {np.flatnonzero(~np.isfinite(found)).tolist()}")
-    return found
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.ndim != 1 or len(vector) < 2:
+        raise InputError(f"{name} must hold one number per seed, at least two, got shape {vector.shape}")
+    if not np.isfinite(vector).all():
+        raise NonFiniteError(f"{name} holds NaN or infinity at {np.flatnonzero(~np.isfinite(vector)).tolist()}")
+    return vector
 
 
 def _differences(a: Vector, b: Vector) -> Vector:
@@ -189,13 +279,16 @@ def _differences(a: Vector, b: Vector) -> Vector:
 
 
 def _wilcoxon(d: Vector, method: str) -> tuple[float, float]:
+    """(sum of the positive ranks, one-sided p-value)."""
+    from scipy import stats
+
     if method not in ("normal", "exact"):
         raise OptionError(f"unknown wilcoxon {method!r}: there are normal, exact")
     if not d.any():
         return 0.0, 1.0
     if method == "normal":
-        found = stats.wilcoxon(d, alternative="greater", zero_method="wilcox", correction=False, method="approx")
-        return float(found.statistic), float(found.pvalue)
+        test = stats.wilcoxon(d, alternative="greater", zero_method="wilcox", correction=False, method="approx")
+        return float(test.statistic), float(test.pvalue)
     rest = d[d != 0]
     if len(rest) > _EXACT:
         raise OptionError(f"the exact test enumerates all signs, for at most {_EXACT} differences; use 'normal'")

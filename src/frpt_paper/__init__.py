@@ -1,18 +1,25 @@
-"""The paper's experiments: grids of independent runs, one table of results, the paper's statistics of it."""
+"""The paper's laboratory: every table and figure of the FR-PT paper, run again with ``frpt`` and set beside the paper.
 
-from frpt_paper.bench import Options, Report
+Called by ``frpt reproduce`` and by benchmarks; it imports public names of ``frpt`` only. ``experiments`` has a function
+per table or figure, ``runs`` makes the runs they consist of, ``tables`` turns runs into statistics, tables and figures.
+
+    from frpt_paper import ReproduceOptions, reproduce
+    print(reproduce("mnist", ReproduceOptions(scale="small")).markdown())
+"""
+
 from frpt_paper.catalogue import EXPERIMENTS, reproduce
-from frpt_paper.jobs import Job, grid
-from frpt_paper.results import Results
-from frpt_paper.summary import metrics, paired_table
-from frpt_paper.sweep import sweep
+from frpt_paper.experiments.workbench import ExperimentReport, ReproduceOptions
+from frpt_paper.runs.jobs import PostTrainingJob, grid
+from frpt_paper.runs.runs_table import RunsTable
+from frpt_paper.runs.sweep import sweep
+from frpt_paper.tables.statistics import metrics, paired_table
 
 __all__ = [
     "EXPERIMENTS",
-    "Job",
-    "Options",
-    "Report",
-    "Results",
+    "ExperimentReport",
+    "PostTrainingJob",
+    "ReproduceOptions",
+    "RunsTable",
     "grid",
     "metrics",
     "paired_table",

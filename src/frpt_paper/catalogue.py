@@ -1,4 +1,4 @@
-"""Every table and figure of the paper by name, and one call that runs it."""
+"""Every table and figure of the paper by name, and ``reproduce``, which runs one; ``frpt reproduce`` calls it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from frpt.errors import DatasetError, OptionError
-from frpt_paper.ablations import embedding, geometry, maturity
-from frpt_paper.adaptation import adaptation
-from frpt_paper.bench import Bench, Options, Report
-from frpt_paper.classification import classification
-from frpt_paper.deviation import deviation
-from frpt_paper.solvers import runtime
+from frpt_paper.experiments.ablations import deviation, embedding, geometry, maturity
+from frpt_paper.experiments.adaptation import adaptation
+from frpt_paper.experiments.classification import classification
+from frpt_paper.experiments.conv_solvers import runtime
+from frpt_paper.experiments.workbench import ExperimentReport, ReproduceOptions, Workbench
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,10 @@ class Experiment:
     what: str
     where: str
     small: str
-    run: Callable[[Bench], Report]
+    run: Callable[[Workbench], ExperimentReport]
 
 
-def _navsim(bench: Bench) -> Report:
+def _navsim(bench: Workbench) -> ExperimentReport:
     raise DatasetError(
         "navsim needs the NAVSIM logs, sensor data and metric cache, which are not public without registration, and "
         "its simulator for the scores; frpt cannot fetch them. With them: wrap the scenes as a map-style data set of "
@@ -57,17 +56,29 @@ EXPERIMENTS = {
 }
 
 
-def reproduce(name: str, options: Options | None = None, console: Console | None = None) -> Report:
+def reproduce(name: str, options: ReproduceOptions | None = None, console: Console | None = None) -> ExperimentReport:
     """Run an experiment, or what is missing of it; its tables and figures are written to a folder of its name.
 
     A call that was stopped goes on when it is made again: checkpoints, targets and finished runs are kept in
     ``options.out``.
+
+    Args:
+        name: a key of ``EXPERIMENTS``.
+        options: scale, folders and parts of the experiment; the small scale by default.
+        console: where progress is told; standard error by default.
+
+    Raises:
+        OptionError: there is no such experiment, or an option does not fit it.
+        SweepError: some runs failed; the others are kept.
+
+    Example:
+        >>> reproduce("mnist", ReproduceOptions(scale="small")).markdown()  # doctest: +SKIP
     """
     if name not in EXPERIMENTS:
         near = difflib.get_close_matches(name, EXPERIMENTS, n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise OptionError(f"there is no experiment {name!r}: there are {', '.join(EXPERIMENTS)}{hint}")
-    bench = Bench(name, options or Options(), console or Console(stderr=True, soft_wrap=True))
+    bench = Workbench(name, options or ReproduceOptions(), console or Console(stderr=True, soft_wrap=True))
     report = EXPERIMENTS[name].run(bench)
     report.save(bench.folder)
     return report

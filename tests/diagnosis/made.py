@@ -21,7 +21,7 @@ from frpt.diagnosis.findings import (
     UnitFinding,
 )
 from frpt.diagnosis.trajectory import Trajectory
-from frpt.train.compare import ANCHORED, BACKPROP, FRPT, Arm, Comparison
+from frpt.train.comparison import ANCHORED, BACKPROP, FRPT, Arm, Comparison
 from frpt.train.result import Epoch, Result
 
 CLASSES = ("plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

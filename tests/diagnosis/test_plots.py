@@ -16,7 +16,7 @@ import frpt
 from frpt.diagnosis.figures import plots
 from frpt.diagnosis.findings import Diagnosis
 from frpt.errors import OptionError, UnknownLayerError
-from frpt.train.compare import Arm
+from frpt.train.comparison import Arm
 from frpt.train.result import Epoch, Result
 from tests.diagnosis.small import LAYERS, NAMES, diagnosis, trajectory
 

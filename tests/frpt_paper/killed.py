@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from frpt_paper import Options, reproduce
+from frpt_paper import ReproduceOptions, reproduce
 
 
-def options(out: Path, workers: int = 1) -> Options:
-    return Options(
+def options(out: Path, workers: int = 1) -> ReproduceOptions:
+    return ReproduceOptions(
         out, samples=(120, 60), seeds=2, epochs=2, layers=("2",), c_rec=(0.3,), presets=("default",), pretrain=1,
         workers=workers,
     )  # fmt: skip

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from frpt.cli.main import app
 from frpt.errors import CheckpointError, DatasetError, OptionError
-from frpt_paper import EXPERIMENTS, Options, Results, reproduce
-from frpt_paper.bench import Bench
-from frpt_paper.jobs import ANCHOR, BACKPROP, FRPT
-from frpt_paper.lab import Lab
-from frpt_paper.pretrain import Recipe
+from frpt_paper import EXPERIMENTS, ReproduceOptions, RunsTable, reproduce
+from frpt_paper.experiments.workbench import Workbench
+from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT
+from frpt_paper.runs.lab import Lab
+from frpt_paper.runs.pretraining import Recipe
 
 runner = CliRunner(env={"COLUMNS": "250"})
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-m", "tests.frpt_paper.killed"]
 
 def measured(out: Path) -> pd.DataFrame:
     """The table of runs without their times."""
-    frame = Results(out / "runs.csv").frame()
+    frame = RunsTable(out / "runs.csv").frame()
     return frame.drop(columns=["seconds", "wall"]).sort_values(["job", "row"], ignore_index=True)
 
 
@@ -45,7 +45,7 @@ def test_a_killed_sweep_resumes_to_the_same_table(undisturbed: Path, tmp_path: P
     process = subprocess.Popen(
         [*COMMAND, str(tmp_path), "1"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    table = Results(tmp_path / "runs.csv")
+    table = RunsTable(tmp_path / "runs.csv")
     deadline = time.monotonic() + 120
     while not table.done() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
@@ -64,13 +64,13 @@ def test_a_killed_sweep_resumes_to_the_same_table(undisturbed: Path, tmp_path: P
 
 def test_an_experiment_takes_over_the_runs_of_another(undisturbed: Path, tmp_path: Path) -> None:
     shutil.copytree(undisturbed, tmp_path / "out")
-    before = Results(undisturbed / "runs.csv").done()
-    options = Options(
+    before = RunsTable(undisturbed / "runs.csv").done()
+    options = ReproduceOptions(
         tmp_path / "out", samples=(120, 60), seeds=2, epochs=2, layers=("2",), c_rec=(0.3,), presets=("default",),
         pretrain=1,
     )  # fmt: skip
     reproduce("embedding", options)
-    frame = Results(tmp_path / "out" / "runs.csv").frame()
+    frame = RunsTable(tmp_path / "out" / "runs.csv").frame()
     new = frame[~frame["job"].isin(before)]
     assert new.groupby("embed")["job"].nunique().to_dict() == {"max_assign": 2, "one_hot": 2}
     shown = pd.read_csv(tmp_path / "out" / "embedding" / "embedding.csv")
@@ -78,7 +78,7 @@ def test_an_experiment_takes_over_the_runs_of_another(undisturbed: Path, tmp_pat
 
 
 def test_runs_and_their_controls(undisturbed: Path) -> None:
-    frame = Results(undisturbed / "runs.csv").frame()
+    frame = RunsTable(undisturbed / "runs.csv").frame()
     assert frame.groupby("arm")["job"].nunique().to_dict() == {ANCHOR: 2, BACKPROP: 2, FRPT: 2}
     assert frame["epoch"].tolist() == [1, 2] * 6
     order = list(zip(frame["seed"], frame["c_rec"], frame["preset"], strict=True))
@@ -95,7 +95,7 @@ def test_checkpoints_are_made_once_and_must_be_there(tmp_path: Path) -> None:
     lab, seen = Lab(tmp_path, train=100, test=50), []
 
     def starts(epochs: int = 3) -> list[int]:
-        found = lab.starts("digits", "simple_cnn", Recipe(epochs), keep=[1], each=lambda e, a: seen.append(e))
+        found = lab.starting_models("digits", "simple_cnn", Recipe(epochs), keep=[1], each=lambda e, a: seen.append(e))
         return [s.epoch for s in found]
 
     assert starts() == [1, 3]
@@ -107,19 +107,19 @@ def test_checkpoints_are_made_once_and_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="delete"):
         starts()
     with pytest.raises(OptionError, match="epochs 1 to 3"):
-        lab.starts("digits", "simple_cnn", Recipe(3), keep=[4])
+        lab.starting_models("digits", "simple_cnn", Recipe(3), keep=[4])
 
 
 @pytest.mark.parametrize("name", ["embedding", "maturity", "geometry", "deviation", "adaptation", "runtime"])
 def test_every_figure_at_a_very_small_scale(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "runtime":
-        monkeypatch.setattr("frpt_paper.solvers.SOLVERS", ("cg", "fft_padded"))
+        monkeypatch.setattr("frpt_paper.experiments.conv_solvers.SOLVERS", ("cg", "fft_padded"))
     if name == "adaptation":
-        monkeypatch.setattr("frpt_paper.adaptation.KINDS", {"noise": None})
-        monkeypatch.setattr("frpt_paper.adaptation.SIZES", {"small": (40,)})
+        monkeypatch.setattr("frpt_paper.experiments.adaptation.KINDS", {"noise": None})
+        monkeypatch.setattr("frpt_paper.experiments.adaptation.SIZES", {"small": (40,)})
     strengths = {"embedding": (0.3,), "maturity": (0.1,), "geometry": (0.3,)}.get(name, ())
     seeds = 2 if name in ("embedding", "geometry", "adaptation") else 1  # these compare seed by seed
-    chosen = Options(
+    chosen = ReproduceOptions(
         tmp_path, samples=(200, 50), seeds=seeds, epochs=1, pretrain=2, c_rec=strengths, presets=("default",),
         layers={"geometry": ("2",), "adaptation": ("1",)}.get(name, ()),
     )  # fmt: skip
@@ -150,7 +150,7 @@ def test_the_command_line(undisturbed: Path, tmp_path: Path) -> None:
         "--epochs",
         "2",
     ]
-    arguments += ["--lr", "2", "--c-rec", "0.3", "--preset", "default", "--pretrain", "1", "--compare", str(numbers)]
+    arguments += ["--at", "2", "--c-rec", "0.3", "--preset", "default", "--pretrain", "1", "--compare", str(numbers)]
     before = (undisturbed / "runs.csv").read_bytes()
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
@@ -169,7 +169,7 @@ def test_the_command_line(undisturbed: Path, tmp_path: Path) -> None:
         (["mnist", "--c-rec", "a"], "numbers"),
         (["mnist", "--samples", "3"], "2000,1000"),
         (["mnist", "--compare", "nowhere.csv"], "nowhere.csv"),
-        (["mnist", "--lr", "7", "--samples", "50,20", "--pretrain", "1"], "no l_R '7'"),
+        (["mnist", "--at", "7", "--samples", "50,20", "--pretrain", "1"], "no l_R '7'"),
         (["mnist", "--model", "mlp"], "unknown model"),
     ],
 )
@@ -186,9 +186,9 @@ def test_navsim_says_what_is_needed() -> None:
 
 
 def test_scales(tmp_path: Path) -> None:
-    small, whole = (Bench("x", Options(tmp_path, scale=s), None) for s in ("small", "paper"))  # type: ignore[arg-type]
+    small, whole = (Workbench("x", ReproduceOptions(tmp_path, scale=s), None) for s in ("small", "paper"))  # type: ignore[arg-type]
     assert small.lab("cifar10").train == 2000
     assert whole.lab("cifar10").train is None
     assert list(whole.seeds(2, 10)) == list(range(10))
     with pytest.raises(OptionError, match="epochs"):
-        Options(epochs=0)
+        ReproduceOptions(epochs=0)

@@ -14,26 +14,26 @@ import pytest
 
 from frpt import stats
 from frpt.errors import OptionError, SweepError
-from frpt_paper import Job, Results, grid, metrics, paired_table, sweep
-from frpt_paper.jobs import ANCHOR, BACKPROP, FRPT
+from frpt_paper import PostTrainingJob, RunsTable, grid, metrics, paired_table, sweep
+from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT
 
 
-def jobs(seeds: int = 3) -> list[Job]:
+def jobs(seeds: int = 3) -> list[PostTrainingJob]:
     return grid("mnist", "simple_cnn", l_r=["1", "out"], c_rec=[0, 0.1, 0.3], seeds=range(seeds), epochs=2)
 
 
-def accuracy(job: Job, epoch: int) -> float:
+def accuracy(job: PostTrainingJob, epoch: int) -> float:
     """A gain from c_rec at the output alone, and noise that the seed decides."""
     noise = np.random.default_rng([job.seed, epoch, round(100 * job.c_rec)]).normal()
     gain = job.c_rec if job.l_r == "out" and job.arm == FRPT else 0.0
     return 0.6 + 0.1 * gain + 0.001 * noise
 
 
-def fake(job: Job) -> list[dict[str, float | None]]:
+def fake(job: PostTrainingJob) -> list[dict[str, float | None]]:
     return [{"epoch": e, "metric": accuracy(job, e), "rec_loss": None} for e in (1, 2)]
 
 
-def moody(job: Job) -> list[dict[str, float | None]]:
+def moody(job: PostTrainingJob) -> list[dict[str, float | None]]:
     if job.seed == 1:
         raise ValueError("not today")
     return fake(job)
@@ -51,10 +51,10 @@ def test_the_grid_has_matched_controls_once() -> None:
 
 
 def test_keys_tell_jobs_apart() -> None:
-    job = Job("mnist", "simple_cnn", "1", 0.1, 0)
+    job = PostTrainingJob("mnist", "simple_cnn", "1", 0.1, 0)
     others = [replace(job, seed=1), replace(job, c_rec=0.3), replace(job, l_r="2"), replace(job, lr=1e-3)]
     assert len({j.key for j in [job, *others]}) == 5
-    assert Job("mnist", "simple_cnn", "1", 0.1, 0).key == job.key
+    assert PostTrainingJob("mnist", "simple_cnn", "1", 0.1, 0).key == job.key
     with pytest.raises(OptionError, match="anchor-only"):
         replace(job, arm="bp")
     with pytest.raises(OptionError, match="c_rec must be 0"):
@@ -62,9 +62,9 @@ def test_keys_tell_jobs_apart() -> None:
 
 
 def test_a_sweep_runs_every_job_once(tmp_path: Path) -> None:
-    results, seen = Results(tmp_path / "deep" / "runs.csv"), []
+    results, seen = RunsTable(tmp_path / "deep" / "runs.csv"), []
 
-    def run(job: Job) -> list[dict[str, float | None]]:
+    def run(job: PostTrainingJob) -> list[dict[str, float | None]]:
         seen.append(job.key)
         return fake(job)
 
@@ -84,7 +84,7 @@ def test_a_sweep_runs_every_job_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 40, 400, 1000])
 def test_a_killed_writer_costs_only_the_job_it_was_at(tmp_path: Path, cut: int) -> None:
-    results = Results(tmp_path / "runs.csv")
+    results = RunsTable(tmp_path / "runs.csv")
     sweep(jobs(1), fake, results)
     whole = results.frame()
     data = results.path.read_bytes()
@@ -98,7 +98,7 @@ def test_a_killed_writer_costs_only_the_job_it_was_at(tmp_path: Path, cut: int) 
 
 
 def test_failures_are_named_and_tried_again(tmp_path: Path) -> None:
-    results = Results(tmp_path / "runs.csv")
+    results = RunsTable(tmp_path / "runs.csv")
     with pytest.raises(SweepError, match=r"10 of 30 runs failed[\s\S]*not today"):
         sweep(jobs(), moody, results)
     assert set(results.frame()["seed"]) == {0, 2}
@@ -107,7 +107,7 @@ def test_failures_are_named_and_tried_again(tmp_path: Path) -> None:
 
 
 def test_processes_give_the_same_table(tmp_path: Path) -> None:
-    one, many, ended = Results(tmp_path / "one.csv"), Results(tmp_path / "many.csv"), []
+    one, many, ended = RunsTable(tmp_path / "one.csv"), RunsTable(tmp_path / "many.csv"), []
     sweep(jobs(1), fake, one)
     sweep(jobs(1), fake, many, workers=2, progress=lambda job, n, of: ended.append((n, of)))
     a, b = (r.frame().sort_values(["job", "epoch"], ignore_index=True) for r in (one, many))
@@ -116,7 +116,7 @@ def test_processes_give_the_same_table(tmp_path: Path) -> None:
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
-    results, job = Results(tmp_path / "runs.csv"), jobs()[0]
+    results, job = RunsTable(tmp_path / "runs.csv"), jobs()[0]
     results.append(job, [{"epoch": 1, "metric": 0.5}])
     with pytest.raises(SweepError, match="another"):
         results.append(jobs()[1], [{"epoch": 1, "loss": 0.5}])
@@ -127,7 +127,7 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_papers_metrics_and_paired_table(tmp_path: Path) -> None:
-    results = Results(tmp_path / "runs.csv")
+    results = RunsTable(tmp_path / "runs.csv")
     sweep(jobs(6), fake, results)
     runs = metrics(results.frame())
     some = next(j for j in jobs(6) if (j.l_r, j.arm, j.c_rec, j.seed) == ("out", FRPT, 0.1, 3))
@@ -188,7 +188,7 @@ class _Reference:
 
 
 def test_a_ray_cluster_by_the_same_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray, one, many = FakeRay(), Results(tmp_path / "one.csv"), Results(tmp_path / "many.csv")
+    ray, one, many = FakeRay(), RunsTable(tmp_path / "one.csv"), RunsTable(tmp_path / "many.csv")
     monkeypatch.setitem(sys.modules, "ray", ray)
     with pytest.raises(SweepError, match=r"1 of 10 runs failed[\s\S]*the node died"):
         sweep(jobs(1), fake, many, cluster="ray")
@@ -202,6 +202,6 @@ def test_a_ray_cluster_by_the_same_call(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_cluster_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"frpt\[ray\]"):
-        sweep(jobs(1), fake, Results(tmp_path / "runs.csv"), cluster="ray")
+        sweep(jobs(1), fake, RunsTable(tmp_path / "runs.csv"), cluster="ray")
     with pytest.raises(OptionError, match="unknown cluster"):
-        sweep(jobs(1), fake, Results(tmp_path / "runs.csv"), cluster="slurm")
+        sweep(jobs(1), fake, RunsTable(tmp_path / "runs.csv"), cluster="slurm")

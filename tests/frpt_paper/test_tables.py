@@ -9,11 +9,12 @@ import pytest
 
 from frpt import stats
 from frpt.errors import OptionError
-from frpt_paper import paper
-from frpt_paper.adaptation import means
-from frpt_paper.jobs import ANCHOR, BACKPROP, FRPT
-from frpt_paper.layout import Cell, Table
-from frpt_paper.tables import arm_of, arms_table, gains, layer_order, main_table, nested_table, p_text, paired
+from frpt_paper.experiments.adaptation import means
+from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT
+from frpt_paper.tables import published
+from frpt_paper.tables.classification_tables import arms_table, main_table, nested_table, p_text, paired
+from frpt_paper.tables.printed import Cell, PrintedTable
+from frpt_paper.tables.statistics import arm_of, gains, layer_order
 
 NOISE = {0.0: (0.0, 0.1, -0.1), 0.1: (0.02, 0.1, -0.08), 0.3: (0.0, 0.15, -0.1)}
 
@@ -62,7 +63,7 @@ def test_the_main_table(tmp_path: Path) -> None:
     assert table.latex().count(r"\bottomrule") == 1
     table.save(tmp_path)
     kept = pd.read_csv(tmp_path / "table.csv")
-    assert set(paper.numbers().columns) <= set(kept.columns)  # what was kept can be compared with
+    assert set(published.numbers().columns) <= set(kept.columns)  # what was kept can be compared with
     row = kept[(kept["l_R"] == "out") & (kept["c_rec"] == 0.3) & (kept["metric"] == "epoch5")].iloc[0]
     assert (row["dataset"], row["model"], row["best_in_group"], row["significant"]) == ("CIFAR-10", "SimpleCNN", 1, 1)
 
@@ -124,7 +125,7 @@ def test_comparison_with_means(tmp_path: Path) -> None:
     lines += [f"CIFAR-10,SimpleCNN,out,{c},mean,{m},0.05" for c, m in ((0, 65.0), (0.1, 65.4), (0.3, 65.0))]
     lines += [f"CIFAR-10,SimpleCNN,1,{c},mean,{m},0.05" for c, m in ((0, 65.0), (0.1, 65.1), (0.3, 64.7))]
     file.write_text("\n".join(lines) + "\n")
-    table = paper.beside(runs(), paper.read(file), "compare", arm=FRPT, preset="paper", label="other")
+    table = published.beside(runs(), published.read(file), "compare", arm=FRPT, preset="paper", label="other")
     data = table.data.set_index(["l_R", "c_rec"])
     assert data["difference"].to_dict() == pytest.approx(
         {("out", 0.1): 0.1 + 0.04 / 3, ("out", 0.3): 0.7 + 0.05 / 3, ("1", 0.1): -0.3 + 0.04 / 3, ("1", 0.3): 0.05 / 3}
@@ -136,15 +137,15 @@ def test_comparison_with_means(tmp_path: Path) -> None:
 
 
 def test_comparison_with_paired_tests() -> None:
-    theirs = paper.numbers(paper.PAIRED)
-    table = paper.beside(runs(), theirs, "compare", arm=FRPT, preset="paper")
+    theirs = published.numbers(published.PAIRED)
+    table = published.beside(runs(), theirs, "compare", arm=FRPT, preset="paper")
     data = table.data.set_index(["l_R", "metric"])
     assert data.loc[("out", "mean"), "their_gain"] == 0.74
     assert data.loc[("out", "mean"), "overlap"]
     assert data.loc[("1", "mean"), "gain"] == pytest.approx(-0.2 + 0.04 / 3)  # c_rec = 0 is the best: a loss
     assert not data.loc[("1", "mean"), "same_sign"]
-    assert len(paper.beside(runs("cifar100").query("c_rec != 0.1"), theirs, "c", arm=ANCHOR).data)
-    nothing = paper.beside(
+    assert len(published.beside(runs("cifar100").query("c_rec != 0.1"), theirs, "c", arm=ANCHOR).data)
+    nothing = published.beside(
         runs("imagewoof").query("l_r == 'out'").assign(l_r="9"), theirs, "c", arm=FRPT, preset="paper"
     )
     assert "no row" in nothing.note
@@ -154,19 +155,23 @@ def test_what_cannot_be_compared_with(tmp_path: Path) -> None:
     file = tmp_path / "other.csv"
     file.write_text("a,b\n1,2\n")
     with pytest.raises(OptionError, match="c_rec_star"):
-        paper.read(file)
+        published.read(file)
 
 
 def test_the_papers_grid() -> None:
-    assert paper.papers_grid("mnist", "simple_cnn") == {"out": (0, 0.1, 0.3), "2": (0, 0.1, 0.3), "1": (0, 0.1, 0.3)}
-    assert list(paper.papers_grid("cifar10", "simple_cnn")) == ["out", "4", "3", "2", "1"]
-    assert paper.papers_grid("cifar10", "simple_vit") == {}
-    assert paper.papers_models("tiny-imagenet") == ("simple_cnn", "resnet34", "simple_vit")
-    assert len(paper.numbers(paper.PAIRED)) == 425
+    assert published.papers_grid("mnist", "simple_cnn") == {
+        "out": (0, 0.1, 0.3),
+        "2": (0, 0.1, 0.3),
+        "1": (0, 0.1, 0.3),
+    }
+    assert list(published.papers_grid("cifar10", "simple_cnn")) == ["out", "4", "3", "2", "1"]
+    assert published.papers_grid("cifar10", "simple_vit") == {}
+    assert published.papers_models("tiny-imagenet") == ("simple_cnn", "resnet34", "simple_vit")
+    assert len(published.numbers(published.PAIRED)) == 425
 
 
 def test_texts_for_latex() -> None:
-    table = Table("t", "50 % of a_b → c", ["l_R", "x"], [[Cell("a&b", bold=True), "−1 < 2"]], pd.DataFrame())
+    table = PrintedTable("t", "50 % of a_b → c", ["l_R", "x"], [[Cell("a&b", bold=True), "−1 < 2"]], pd.DataFrame())
     assert r"50 \% of a\_b $\rightarrow$ c" in table.latex()
     assert r"\textbf{a\&b} & $-$1 $<$ 2 \\" in table.latex()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from frpt.common.batch import BatchAxis
-from frpt.options import PRESETS, Gate, Preset, SolverOptions
+from frpt.options import PRESETS, Convolutions, Gate, Preset
 from frpt.rules import RULES, Call, Rule, Site
 from frpt.rules.registry import bind
 from frpt.solvers.base import UNBOUNDED, Range, UnitAxes
@@ -45,7 +45,7 @@ Arguments = Callable[[Draw], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Case:
-    """One call. build: positional arguments. ccp, mdp: why that law is not asked of this case (None: it is)."""
+    """One call. build: positional arguments. ccp, mdp: why the case does not claim that law (None: it does)."""
 
     op: OpOverload
     build: Arguments
@@ -81,7 +81,7 @@ class Case:
 
     def preset_with(self, solver: torch.dtype = torch.float64, **options: Any) -> Preset:
         chosen = PRESETS[self.preset]
-        return replace(chosen, solver=replace(chosen.solver, dtype=solver, **options))
+        return replace(chosen, dtype=solver, conv=replace(chosen.conv, **options))
 
     def site(self, dtype: torch.dtype, preset: Preset | None = None, within: Range = UNBOUNDED, seed: int = 0) -> Site:
         """The call with its recorded values."""
@@ -95,12 +95,12 @@ def site_of(
     call: Call, preset: Preset = PRESETS["default"], within: Range = UNBOUNDED, output: BatchAxis | None = None
 ) -> Site:
     """A site around any call: the op is run to record its output."""
-    solver = preset.solver.dtype
+    solver = preset.dtype
     anchor = call.active.to(solver)
     recorded = call.forward(call.active).to(solver)
-    at = UnitAxes(BatchAxis(), output or BatchAxis())
+    axes = UnitAxes(BatchAxis(), output or BatchAxis())
     call = replace(call, where=call.where or str(call.op))
-    return Site.of(call, anchor, recorded, preset, at, within)
+    return Site.of(call, anchor, recorded, preset, axes, within)
 
 
 def site(
@@ -109,13 +109,14 @@ def site(
     slot: str = "self",
     item: int | None = None,
     pick: int | None = None,
-    options: SolverOptions | None = None,
+    precision: torch.dtype = torch.float64,
+    conv: Convolutions | None = None,
     gate: Gate | None = None,
     within: Range = UNBOUNDED,
     **keywords: Any,
 ) -> Site:
     """A site of the default preset from the op's own arguments."""
-    preset = replace(PRESETS["default"], solver=options or SolverOptions(), gate=gate or Gate())
+    preset = replace(PRESETS["default"], dtype=precision, conv=conv or Convolutions(), gate=gate or Gate())
     return site_of(Call(op, bind(op, args, keywords), slot, item, pick), preset, within)
 
 

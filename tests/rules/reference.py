@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ def asked(site: Site, size: float = 0.3, seed: int = 3) -> Tensor:
     return site.output + size * noise
 
 
-def assert_least_change(case: Case, **options: float) -> None:
+def assert_least_change(case: Case, **options: Any) -> None:
     """The rule of an affine op gives the minimum-norm least-squares correction, and reports no fallback."""
     site = case.site(torch.float64, case.preset_with(**options))
     target = asked(site)

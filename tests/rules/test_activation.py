@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._ops import OpOverload
 
-from frpt.options import Gate, SolverOptions
+from frpt.options import Gate
 from frpt.rules import RULES
 from frpt.solvers.base import Solution
 from tests.rules.cases import site
@@ -162,7 +162,7 @@ def test_left_branch_from_anchors_far_out() -> None:
 @pytest.mark.parametrize(("op", "f"), [(aten.silu.default, _silu), (aten.mish.default, _mish)], ids=["silu", "mish"])
 def test_left_branch_in_single_precision(op: OpOverload, f: Scalar) -> None:
     """A float32 solver reaches as far left as float32 targets do."""
-    z = solve(op, -75.0, -1e-30, dtype=torch.float32, options=SolverOptions(dtype=torch.float32)).value
+    z = solve(op, -75.0, -1e-30, dtype=torch.float32, precision=torch.float32).value
     expected = nearest_preimage(f, -1e-30, -75.0, [-740.0, -1.3])
     assert z.item() == pytest.approx(expected, rel=1e-4)
 
@@ -239,7 +239,7 @@ def test_targets_at_and_beyond_an_open_end(
 ) -> None:
     """As near to the end as the model's precision tells apart; finite, and no neighbour in the sample suffers."""
     anchor = torch.tensor([[0.3, 0.3, 0.3], [0.1, 0.2, -0.4]], dtype=model)
-    at = site(op, anchor, *extra, options=SolverOptions(dtype=solver), gate=OPEN)
+    at = site(op, anchor, *extra, precision=solver, gate=OPEN)
     reachable = op(torch.tensor([0.5, -0.6], dtype=solver), *extra)
     target = torch.stack([torch.tensor([end, beyond], dtype=solver), reachable], 0)
     target = torch.cat([target, reachable.flip(0)[:, None]], 1)
@@ -259,7 +259,7 @@ def test_a_saturated_anchor_stays_where_it_is(
     """Where the forward value is at the end already, a target beyond it asks for nothing."""
     far = 200.0 if beyond > end else -200.0
     anchor = torch.tensor([[far, 0.5]], dtype=model)
-    at = site(op, anchor, *extra, options=SolverOptions(dtype=solver), gate=OPEN)
+    at = site(op, anchor, *extra, precision=solver, gate=OPEN)
     target = at.output.clone()
     target[0, 0], target[0, 1] = beyond, float(op(torch.tensor(0.4, dtype=solver), *extra))
     z = RULES["default"][op].solve(at, target).value

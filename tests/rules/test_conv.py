@@ -10,15 +10,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch._ops import OpOverload
 
-from frpt.options import SolverOptions
+from frpt.options import Convolutions
 from frpt.rules import RULES
+from frpt.solvers.conv.woodbury import Woodbury
+from frpt.solvers.linear.cgls import ConjugateGradients
 from tests.rules.cases import CONVOLUTIONS, Case, Draw, site
 from tests.rules.reference import asked, assert_least_change, least_change
 from tests.tolerance import assert_close
 
 aten = torch.ops.aten
-MATRIX_FREE = {"conv": "cg", "linear_iterations": 500, "linear_tolerance": 1e-13}
-ON_THE_TORUS = {"dense_entries": 1, "exact_tolerance": 1e-12}
+MATRIX_FREE = {"method": "cg", "cg": ConjugateGradients(500, 1e-13)}
+ON_THE_TORUS = {"dense_entries": 1, "exact": Woodbury(tolerance=1e-12)}
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
@@ -46,8 +48,8 @@ TRANSPOSED = {
 }
 
 
-def _check(op: OpOverload, args: tuple[Any, ...], options: SolverOptions | None) -> None:
-    at = site(op, *args, slot="input", options=options)
+def _check(op: OpOverload, args: tuple[Any, ...], conv: Convolutions | None) -> None:
+    at = site(op, *args, slot="input", conv=conv)
     target = asked(at)
     solution = RULES["default"][op].function(at, target)
     expected = least_change(at, target)
@@ -69,8 +71,8 @@ def test_drawn_convolutions(data: st.DataObject, rank: int, way: str, seed: int)
     space = [max(k * d, 3) for k, d in zip(kernel, dilation, strict=True)]
     d = Draw(torch.float64, torch.Generator().manual_seed(seed))
     x, weight = d.normal(2, groups * mine, *space), d.normal(groups * out, mine, *kernel)
-    options = SolverOptions(**WAYS[way])
-    _check(CONVS[rank], (x, weight, d.normal(groups * out), stride, padding, dilation, groups), options)
+    conv = Convolutions(**WAYS[way])
+    _check(CONVS[rank], (x, weight, d.normal(groups * out), stride, padding, dilation, groups), conv)
 
 
 @given(data=st.data(), rank=st.integers(1, 3), way=st.sampled_from(sorted(WAYS)), seed=st.integers(0, 10_000))
@@ -83,15 +85,15 @@ def test_drawn_transposed_convolutions(data: st.DataObject, rank: int, way: str,
     extra = [data.draw(st.integers(0, s - 1)) for s in stride]
     d = Draw(torch.float64, torch.Generator().manual_seed(seed))
     x, weight = d.normal(2, 2 * groups, *[2] * rank), d.normal(2 * groups, 2, *kernel)
-    options = SolverOptions(**WAYS[way])
-    _check(TRANSPOSED[rank], (x, weight, d.normal(2 * groups), stride, padding, extra, groups), options)
+    conv = Convolutions(**WAYS[way])
+    _check(TRANSPOSED[rank], (x, weight, d.normal(2 * groups), stride, padding, extra, groups), conv)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_uneven_same_padding(way: str) -> None:
     d = Draw(torch.float64, torch.Generator().manual_seed(0))
     args = (d.normal(2, 3, 6), d.normal(2, 3, 4), None, [1], "same")
-    at = site(aten.conv1d.padding, *args, slot="input", options=SolverOptions(**WAYS[way]))
+    at = site(aten.conv1d.padding, *args, slot="input", conv=Convolutions(**WAYS[way]))
     target = asked(at)
     assert_close(RULES["default"][aten.conv1d.padding].solve(at, target).value, least_change(at, target), slack=1e3)
 

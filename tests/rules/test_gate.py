@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from frpt.errors import OptionError
-from frpt.options import Gate, SolverOptions
+from frpt.options import Convolutions, Gate
 from frpt.rules import RULES, Site
-from frpt.solvers.linear.cgls import CGLS
+from frpt.solvers.linear.cgls import CGLS, ConjugateGradients
 from frpt.solvers.linear.dense import Batched, Dense
 from frpt.solvers.linear.structured import Diagonal, Separable
 from tests.rules.cases import Draw, site
@@ -23,7 +23,7 @@ from tests.tolerance import assert_close
 
 aten = torch.ops.aten
 linear = RULES["default"][aten.linear.default]
-FREE = SolverOptions(dense_entries=1, linear_iterations=500, linear_tolerance=1e-12)
+FREE = Convolutions(dense_entries=1, cg=ConjugateGradients(500, 1e-12))
 
 
 def draw(seed: int = 0) -> Draw:
@@ -68,7 +68,7 @@ bad_weights = pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS.ke
 @bad_weights
 @pytest.mark.parametrize("solver", [torch.float64, torch.float32], ids=["f64", "f32"])
 def test_bad_weights_are_finite_and_reported(weight: Tensor, solver: torch.dtype) -> None:
-    at = layer(weight, options=SolverOptions(dtype=solver))
+    at = layer(weight, precision=solver)
     solution = linear.solve(at, at.output + 1.0)
     assert bool(torch.isfinite(solution.value).all())
     assert solution.fallback.tolist() == [True] * 3
@@ -83,8 +83,8 @@ def test_bad_weights_in_a_convolution(weight: Tensor) -> None:
     m, n = weight.shape
     x = draw(1).normal(3, n, 1)
     wide = torch.cat([weight[..., None], torch.zeros(m, n, 1, dtype=torch.float64)], 2)
-    for kernel, padding, options in [(weight[..., None], 0, None), (wide, 1, None), (wide, 1, FREE)]:
-        at = site(aten.conv1d.default, x, kernel, None, [1], [padding], slot="input", options=options)
+    for kernel, padding, conv in [(weight[..., None], 0, None), (wide, 1, None), (wide, 1, FREE)]:
+        at = site(aten.conv1d.default, x, kernel, None, [1], [padding], slot="input", conv=conv)
         solution = rule.solve(at, at.output + 1.0)
         assert bool(torch.isfinite(solution.value).all())
         assert float(solution.value.abs().max()) <= 1e3 * (1 + 1e-6)
@@ -133,7 +133,9 @@ def test_damped_solves_of_every_solver(m: int, n: int, seed: int, exponent: int)
     assert_close(Dense(A).damped(r, alpha), expected, slack=1e3)
     batched = Batched(A.expand(2, m, n)).damped(r[..., None], alpha)
     assert_close(batched.squeeze(-1), expected, slack=1e3)
-    krylov = CGLS(lambda x: x @ A.mT, lambda y: y @ A, torch.zeros(1, n, dtype=torch.float64), 300, 1e-13)
+    krylov = CGLS(
+        lambda x: x @ A.mT, lambda y: y @ A, torch.zeros(1, n, dtype=torch.float64), ConjugateGradients(300, 1e-13)
+    )
     assert_close(krylov.damped(r, alpha), expected, torch.float32)
     assert_close(Separable([A]).damped(r, alpha), expected, slack=1e3)
 

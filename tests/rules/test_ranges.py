@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from frpt.options import SolverOptions
+from frpt.options import Convolutions
 from frpt.rules import RULES, Site
 from frpt.solvers.base import Range
 from tests.rules.cases import Draw, site
@@ -20,7 +20,7 @@ from tests.tolerance import assert_close
 
 aten = torch.ops.aten
 POSITIVE = Range(0.0, math.inf)
-MATRIX_FREE = SolverOptions(dense_entries=1)
+MATRIX_FREE = Convolutions(dense_entries=1)
 
 
 def draw(seed: int) -> Draw:
@@ -106,14 +106,14 @@ def slot_of(op: Any) -> str:
 
 @ranged
 @pytest.mark.parametrize("within", [POSITIVE, Range(0.0, 1.0), Range(-1.0, 0.5)], ids=["relu", "unit", "skew"])
-@pytest.mark.parametrize("options", [None, MATRIX_FREE], ids=["closed", "matrix-free"])
+@pytest.mark.parametrize("conv", [None, MATRIX_FREE], ids=["direct", "matrix-free"])
 def test_values_stay_in_the_range_and_gain(
-    op: Any, shape: tuple[int, ...], extra: Any, within: Range, options: SolverOptions | None
+    op: Any, shape: tuple[int, ...], extra: Any, within: Range, conv: Convolutions | None
 ) -> None:
     """Attainable or not: inside the range, and no sample is less consistent than its anchor was."""
     d = draw(11)
     anchor = d.normal(*shape).clamp(within.low, within.high)
-    at = site(op, anchor, *extra(d), slot=slot_of(op), within=within, options=options)
+    at = site(op, anchor, *extra(d), slot=slot_of(op), within=within, conv=conv)
     near = (anchor + 0.3 * d.normal(*shape)).clamp(within.low, within.high)
     for target in (at.forward(near), at.output + d.normal(*at.output.shape)):
         value = RULES["default"][op].solve(at, target).value
@@ -124,13 +124,13 @@ def test_values_stay_in_the_range_and_gain(
         assert bool((after <= before * (1 + 1e-9)).all())
 
 
-@pytest.mark.parametrize("options", [None, MATRIX_FREE], ids=["closed", "matrix-free"])
-def test_an_attainable_target_is_reached_inside_the_range(options: SolverOptions | None) -> None:
+@pytest.mark.parametrize("conv", [None, MATRIX_FREE], ids=["direct", "matrix-free"])
+def test_an_attainable_target_is_reached_inside_the_range(conv: Convolutions | None) -> None:
     """A convolution behind a ReLU, the target made by another non-negative input."""
     d = draw(12)
     anchor = rectified(d, 3, 4, 6, 6)
     weight = d.normal(3, 4, 3, 3)
-    at = site(aten.conv2d.default, anchor, weight, None, [1, 1], [1, 1], slot="input", within=POSITIVE, options=options)
+    at = site(aten.conv2d.default, anchor, weight, None, [1, 1], [1, 1], slot="input", within=POSITIVE, conv=conv)
     near = (anchor + 0.2 * d.normal(3, 4, 6, 6)).clamp_min(0)
     target = at.forward(near)
     solution = RULES["default"][aten.conv2d.default].solve(at, target)

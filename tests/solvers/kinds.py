@@ -15,10 +15,9 @@ from torch import Tensor
 
 import frpt
 from frpt.errors import BudgetError
-from frpt.options import Gate, Preset, SolverOptions
+from frpt.options import Convolutions, Gate, Preset
 from frpt.rules.registry import Call, plain_site, rule_for
 from frpt.solvers.base import Solution
-from frpt.solvers.conv.choose import choose
 from frpt.solvers.conv.operator import Convolution, Geometry, Padding
 
 OPEN = Gate(enabled=False)
@@ -120,8 +119,8 @@ class Kind:
         widths = [n for pair in reversed(self.padding) for n in pair]
         padded = (widths, "constant" if self.mode == "zeros" else self.mode)
         call = Call(OPS[self.rank], {**args, "groups": self.groups}, "input", where="kind", padded=padded)
-        options = replace(preset.solver, conv=solver)  # type: ignore[arg-type]
-        at = plain_site(call, replace(preset, solver=options, gate=gate))
+        options = replace(preset.conv, method=solver)  # type: ignore[arg-type]
+        at = plain_site(call, replace(preset, conv=options, gate=gate))
         rule = rule_for(at)
         assert rule is not None
         solution = rule.solve(at, target.to(at.anchor))
@@ -211,9 +210,9 @@ def transposed(draw: st.DrawFn) -> Kind:
     return Kind("drawn", x, w, stride, pads, dilation, groups, transposed=True, extra=extra)
 
 
-def preset(**options: Any) -> Preset:
-    """The default preset with other solver options."""
-    return replace(frpt.options.PRESETS["default"], solver=SolverOptions(**options))
+def preset(dtype: torch.dtype = torch.float64, **options: Any) -> Preset:
+    """The default preset with other options for convolutions."""
+    return replace(frpt.options.PRESETS["default"], dtype=dtype, conv=Convolutions(**options))
 
 
 def nudged(output: Tensor, size: float = 0.3, seed: int = 3) -> Tensor:
@@ -238,13 +237,13 @@ def positions(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     return list(itertools.product(*(range(n) for n in sizes)))
 
 
-def least_budget(conv: Convolution, options: SolverOptions) -> int:
+def least_budget(conv: Convolution, options: Convolutions) -> int:
     """The smallest memory budget under which the convolution is still solved in the same way."""
-    way, low, high = choose(conv, options).way, 1, int(options.budget)
+    way, low, high = options.choose(conv).way, 1, int(options.budget)
     while low < high:
         middle = (low + high) // 2
         try:
-            same = choose(conv, replace(options, budget=middle)).way == way
+            same = replace(options, budget=middle).choose(conv).way == way
         except BudgetError:
             same = False
         low, high = (low, middle) if same else (middle + 1, high)

@@ -11,17 +11,16 @@ import pytest
 import torch
 
 import frpt
-from frpt.options import SolverOptions
-from frpt.solvers.conv.choose import choose
+from frpt.options import Convolutions
 from tests.solvers.kinds import Kind
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 WAYS: dict[str, dict[str, Any]] = {
-    "matrix": {"conv": "matrix"},
-    "cg": {"conv": "cg"},
-    "fft_padded": {"conv": "fft_padded"},
-    "fft_boundary": {"conv": "fft_boundary"},
+    "matrix": {"method": "matrix"},
+    "cg": {"method": "cg"},
+    "fft_padded": {"method": "fft_padded"},
+    "fft_boundary": {"method": "fft_boundary"},
     "seam": {"dense_entries": 1},
     "circulant": {"dense_entries": 1, "seam_entries": 1},
 }
@@ -46,20 +45,20 @@ def peak(call: Callable[[], object]) -> int:
 )
 def test_a_solve_stays_under_its_budget(kind: Kind, way: str) -> None:
     """The least budget, in steps of a fifth, at which the way is taken; the gate's fallback included (a far target)."""
-    options = replace(SolverOptions(**WAYS[way]), budget=2**33)
+    options = Convolutions(**WAYS[way], budget=2**33)
     conv = kind.map()
-    assert choose(conv, options).way == way
+    assert options.choose(conv).way == way
     while True:
         less = replace(options, budget=options.budget * 4 // 5)
         try:
-            if choose(conv, less).way != way:
+            if less.choose(conv).way != way:
                 break
         except frpt.errors.BudgetError:
             break
         options = less
     anchor, weight = kind.anchor(), kind.weight()
     target = kind.forward(anchor, weight) + 1e4
-    preset = replace(frpt.options.PRESETS["default"], solver=options)
+    preset = replace(frpt.options.PRESETS["default"], conv=options)
     taken = peak(lambda: kind.solve(anchor, target, weight, preset=preset))
     around = 12 * anchor.element_size() * (anchor.numel() + target.numel())  # inputs, result and what measures them
     assert taken <= options.budget + around

@@ -15,15 +15,16 @@ import frpt
 from frpt.common import clock
 from frpt.common.clock import Clock, at_work
 from frpt.errors import OptionError, SlowUnitWarning
-from frpt.files.progress import WriteProgress, progress_bar
-from frpt.options import PRESETS, Gate, Preset, SolverOptions
-from frpt.solvers.blocks import gauss_newton
-from frpt.solvers.blocks.problem import Problem, row_norm, solve
-from frpt.solvers.blocks.reach import reach
+from frpt.files.progress import Progress
+from frpt.options import PRESETS, Gate, Limits, Preset, Reach
+from frpt.solvers.base import row_norm
+from frpt.solvers.blocks.gauss_newton import GaussNewton
+from frpt.solvers.blocks.problem import Problem
 from tests.models import ResNet
+from tests.solvers.blocks import solve
 
 SOLVERS = ("gauss_newton", "secant", "newton_krylov", "min_norm_newton", "adam")
-LONG = replace(PRESETS["default"].solver, iterations=100)
+LONG = Limits(iterations=100)
 
 
 class Ticking:
@@ -44,7 +45,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> Ticking:
     return found
 
 
-def block(seconds: float | None, options: SolverOptions = LONG) -> Problem:
+def block(seconds: float | None, limits: Limits = LONG) -> Problem:
     """Far from the target and curved, so that every solver needs many steps."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 6)).double().requires_grad_(False)
@@ -52,7 +53,7 @@ def block(seconds: float | None, options: SolverOptions = LONG) -> Problem:
     anchor, far = (torch.randn(5, 6, generator=g, dtype=torch.float64) for _ in range(2))
     target = net(anchor + 2 * far)
     return Problem(
-        lambda a, _: net(a), anchor, target, net(anchor), Gate(), options, clock=Clock("layer3.1", seconds, set())
+        lambda a, _: net(a), anchor, target, net(anchor), Gate(), limits, clock=Clock("layer3.1", seconds, set())
     )
 
 
@@ -61,9 +62,7 @@ def test_solvers_stop_with_the_best_so_far(solver: str, ticking: Ticking) -> Non
     """At the third look; Gauss–Newton, which also looks after each of its six rows, in the second Jacobian."""
     free = solve(block(None), solver)
     problem = block(9.5 if solver == "gauss_newton" else 2.5)
-    with pytest.warns(
-        SlowUnitWarning, match=r"^layer3\.1: stopped after \d+ s of SolverOptions\.seconds = .*Allow more"
-    ):
+    with pytest.warns(SlowUnitWarning, match=r"^layer3\.1: stopped after \d+ s of Limits\.seconds = .*Allow more"):
         cut = solve(problem, solver)
     assert int(cut.iterations.sum()) < int(free.iterations.sum())
     before = row_norm(problem.target - problem.output)
@@ -108,11 +107,11 @@ def test_time_runs_out_between_the_rows_of_a_jacobian(ticking: Ticking) -> None:
 
     anchor = torch.ones(2, 40, dtype=torch.float64)
     problem = Problem(
-        lambda a, _: Counted.apply(a), anchor, anchor + 1, anchor.clone(), Gate(), PRESETS["paper"].solver,
+        lambda a, _: Counted.apply(a), anchor, anchor + 1, anchor.clone(), Gate(), Limits(iterations=20),
         clock=Clock("wide", 10.0),
     )  # fmt: skip
     with pytest.warns(SlowUnitWarning, match="wide"):
-        answer = solve(problem, "gauss_newton")
+        answer = solve(problem, "gauss_newton", "paper")
     assert pulls < 12
     assert torch.equal(answer.value, anchor)
     assert answer.fallback.all()
@@ -120,26 +119,27 @@ def test_time_runs_out_between_the_rows_of_a_jacobian(ticking: Ticking) -> None:
 
 def test_samples_of_later_parts_keep_their_anchor(ticking: Ticking) -> None:
     """A budget of one sample at a time: time runs out in the first."""
-    options = replace(PRESETS["paper"].solver, budget=gauss_newton._COPIES * 8 * 36)
-    problem = block(9.0, options)
+    one = GaussNewton().sample_bytes(block(None))
+    problem = block(9.0, Limits(iterations=20, budget=one))
     with pytest.warns(SlowUnitWarning):
-        answer = solve(problem, "gauss_newton")
+        answer = solve(problem, "gauss_newton", "paper")
     assert torch.equal(answer.value[1:], problem.anchor[1:])
     assert answer.fallback[1:].all()
     assert int(answer.iterations[1:].sum()) == 0
 
 
 def test_the_path_as_a_whole_stops_as_well(ticking: Ticking) -> None:
-    problem = replace(block(5.0), closed=1e-9)
+    problem = replace(block(5.0), stop_at=1e-9)
     with pytest.warns(SlowUnitWarning, match=r"layer3\.1"):
-        answer, reached = reach(problem)
+        answer, reached = Reach().solve(problem)
     left = row_norm(problem.target - reached) > problem.enough
     assert left.any()
     assert answer.fallback[left].all()
 
 
 def paper(seconds: float) -> Preset:
-    return replace(PRESETS["paper"], solver=replace(PRESETS["paper"].solver, seconds=seconds))
+    blocks = PRESETS["paper"].composite
+    return replace(PRESETS["paper"], composite=replace(blocks, limits=replace(blocks.limits, seconds=seconds)))
 
 
 def test_a_reverser_warns_once_per_unit(ticking: Ticking) -> None:
@@ -160,11 +160,8 @@ def test_a_reverser_warns_once_per_unit(ticking: Ticking) -> None:
     assert at_work() == ""
 
 
-@pytest.mark.parametrize("bar", ["targets", "diagnosis"])
-def test_bars_name_the_unit_that_takes_long(bar: str, ticking: Ticking) -> None:
-    shown = WriteProgress(10, 0, shown=True)._bar if bar == "targets" else progress_bar(True)
-    if bar == "diagnosis":
-        shown.add_task("diagnosing", total=10, rate="")
+def test_bars_name_the_unit_that_takes_long(ticking: Ticking) -> None:
+    shown = Progress("diagnosing", 10)._bar
 
     def text() -> str:
         console = Console(file=io.StringIO(), width=160)
@@ -195,8 +192,8 @@ def test_a_failure_stops_the_clock(ticking: Ticking) -> None:
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), "soon"])
 def test_other_limits_are_refused(seconds: object) -> None:
     with pytest.raises(OptionError, match="seconds must be a positive number"):
-        SolverOptions(seconds=seconds)  # type: ignore[arg-type]
-    assert SolverOptions(seconds=None).seconds is None
+        Limits(seconds=seconds)  # type: ignore[arg-type]
+    assert Limits(seconds=None).seconds is None
 
 
 def test_ops_have_the_limit_of_their_preset(ticking: Ticking) -> None:

@@ -11,17 +11,19 @@ from torch import Tensor, nn
 
 import frpt
 from frpt.errors import InputError
-from frpt.options import PRESETS, Gate
+from frpt.options import PRESETS, Gate, Limits
+from frpt.solvers.base import row_norm
 from frpt.solvers.blocks import gauss_newton
-from frpt.solvers.blocks.problem import Problem, chosen, row_norm, solve
+from frpt.solvers.blocks.problem import Problem
+from tests.solvers.blocks import solve
 
 SOLVERS = ("gauss_newton", "secant", "newton_krylov", "adam")
-PAPER = PRESETS["paper"].solver
+PAPER = PRESETS["paper"].composite.limits
 
 
-def problem(fn: Callable[[Tensor], Tensor], anchor: Tensor, target: Tensor, options=PAPER, gate=Gate()) -> Problem:  # type: ignore[no-untyped-def]
+def problem(fn: Callable[[Tensor], Tensor], anchor: Tensor, target: Tensor, limits=PAPER, gate=Gate()) -> Problem:  # type: ignore[no-untyped-def]
     with torch.no_grad():
-        return Problem(lambda a, _: fn(a), anchor, target, fn(anchor), gate, options)
+        return Problem(lambda a, _: fn(a), anchor, target, fn(anchor), gate, limits)
 
 
 def small(outputs: int = 6) -> tuple[nn.Module, Tensor, Tensor]:
@@ -36,7 +38,7 @@ def small(outputs: int = 6) -> tuple[nn.Module, Tensor, Tensor]:
 def test_the_papers_gauss_newton(outputs: int) -> None:
     """Damping 0.8, step norm at most 10, backtracking by 0.8 up to eight trials, until 1e-6: against a plain loop."""
     net, anchor, target = small(outputs)
-    answer = solve(problem(net, anchor, target), "gauss_newton")
+    answer = solve(problem(net, anchor, target), "gauss_newton", "paper")
     nominal = (~answer.fallback).nonzero().flatten().tolist()
     assert len(nominal) >= 2
     for x in nominal:
@@ -61,7 +63,7 @@ def test_the_papers_gauss_newton(outputs: int) -> None:
 def test_the_papers_adam() -> None:
     """Twenty steps of rate 0.01 on the batch mean of the squared relative residual, best iterate kept."""
     net, anchor, target = small()
-    answer = solve(problem(net, anchor, target), "adam")
+    answer = solve(problem(net, anchor, target), "adam", "paper")
     m, v, a = torch.zeros_like(anchor), torch.zeros_like(anchor), anchor.clone()
     best, least = anchor.clone(), (net(anchor) - target).norm(dim=1) / target.norm(dim=1)
     for t in range(1, 21):
@@ -82,9 +84,9 @@ def test_adam_returns_the_anchor_where_its_last_check_fails() -> None:
     """A bound on magnitudes that any step violates."""
     net, anchor, target = small()
     gate = Gate(magnitude=float(anchor.abs().max()) * 0.5)
-    answer = solve(problem(lambda a: 100 * net(a), anchor * 0.4, -100 * target, gate=gate), "adam")
+    answer = solve(problem(lambda a: 100 * net(a), anchor * 0.4, -100 * target, gate=gate), "adam", "paper")
     tight = Gate(deviation=1e-9)
-    held = solve(problem(net, anchor, target, gate=tight), "adam")
+    held = solve(problem(net, anchor, target, gate=tight), "adam", "paper")
     assert torch.isfinite(answer.value).all()
     assert ((held.value - anchor).norm(dim=1) <= 1e-9 * anchor.norm(dim=1) * (1 + 1e-6)).all()
     assert held.fallback.all()
@@ -95,8 +97,7 @@ def test_dispatch_by_the_size_of_a_samples_jacobian() -> None:
 
     def size(inputs: int, outputs: int, preset: str) -> str:
         anchor, target = torch.zeros(1, inputs), torch.zeros(1, outputs)
-        options = PRESETS[preset].solver
-        return chosen(Problem(lambda a, _: a, anchor, target, target, Gate(), options), options.composite)
+        return PRESETS[preset].composite.chosen(Problem(lambda a, _: a, anchor, target, target, Gate()))
 
     assert size(5000, 10_000, "paper") == "gauss_newton"
     assert size(5001, 10_000, "paper") == "adam"
@@ -122,7 +123,7 @@ def test_a_whole_model_with_the_papers_routes() -> None:
 def test_jacobians_are_made_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples go through in parts, with the same result."""
     net, anchor, target = small()
-    together = solve(problem(net, anchor, target), "gauss_newton")
+    together = solve(problem(net, anchor, target), "gauss_newton", "paper")
     most = []
     made = gauss_newton.jacobians
 
@@ -132,7 +133,7 @@ def test_jacobians_are_made_within_the_budget(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(gauss_newton, "jacobians", counted)
     tight = replace(PAPER, budget=2 * 5 * 8 * 36)
-    parts = solve(problem(net, anchor, target, tight), "gauss_newton")
+    parts = solve(problem(net, anchor, target, tight), "gauss_newton", "paper")
     assert max(most) == 2
     torch.testing.assert_close(parts.value, together.value)
 
@@ -146,11 +147,11 @@ def test_nan_inside_the_iteration_leaves_the_best_finite_iterate(solver: str) ->
         return a + torch.log(a)
 
     target = torch.tensor([[-300.0, -300.0], [1.5, 3.0]], dtype=torch.float64)
-    options = replace(PRESETS["default"].solver, iterations=60)
-    answer = solve(problem(fn, anchor, target, options), solver)
+    limits = Limits(iterations=60)
+    answer = solve(problem(fn, anchor, target, limits), solver)
     assert torch.isfinite(answer.value).all()
     assert (row_norm(target - fn(answer.value)) <= row_norm(target - fn(anchor))).all()
-    alone = solve(problem(fn, anchor[1:], target[1:], options), solver)
+    alone = solve(problem(fn, anchor[1:], target[1:], limits), solver)
     if solver != "adam":  # its loss is a mean over the batch
         torch.testing.assert_close(answer.value[1:], alone.value)
 

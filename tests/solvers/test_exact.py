@@ -11,11 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from frpt.options import SolverOptions
-from frpt.solvers.conv.choose import choose
+from frpt.options import Convolutions
 from frpt.solvers.conv.operator import Convolution
 from frpt.solvers.conv.torus import Torus, fitting
-from frpt.solvers.conv.woodbury import Exact
+from frpt.solvers.conv.woodbury import Exact, Woodbury
+from frpt.solvers.linear.cgls import ConjugateGradients
 from tests.solvers.kinds import KINDS, OPEN, Kind, least_change, normal, nudged, off, plain, preset, transposed
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -57,7 +57,7 @@ def test_worse_conditioned_than_its_circulant() -> None:
     assert sound(conv)
     residual = normal(2, *conv.outputs, seed=4)
     for solver in solvers(conv):
-        assert off(solver.solve(residual), least_change(conv, residual)) < 1e-6, solver.closed
+        assert off(solver.solve(residual), least_change(conv, residual)) < 1e-6, solver.direct
 
 
 PADDING_ONLY = [
@@ -96,7 +96,7 @@ def test_drawn_convolutions(kind: Kind, way: str, seed: int) -> None:
 @pytest.mark.parametrize(("way", "names"), [("dense", {"matrix"}), ("seam", {"seam"}), ("circulant", {"circulant"})])
 def test_options_force_the_way(way: str, names: set[str]) -> None:
     """Reflected and replicated padding, and circles that do not close, fit no torus; other circles leave no seam."""
-    found = {kind.name: choose(kind.map(), SolverOptions(**WAYS[way])).way for kind in KINDS}
+    found = {kind.name: Convolutions(**WAYS[way]).choose(kind.map()).way for kind in KINDS}
     for name, kind in NAMED.items():
         if (way != "dense" and name == "2d-circular-odd") or (way == "seam" and kind.mode in ("reflect", "replicate")):
             assert found[name] == "circulant"
@@ -190,7 +190,7 @@ def solvers(conv: Convolution) -> Iterator[Exact]:
     if Torus(conv, size).deficient:
         return
     for seam in (True, False) if conv.toroidal else (False,):
-        yield Exact(conv, Torus(conv, size), seam, 1e-6, 1000)
+        yield Exact(conv, Torus(conv, size), seam)
 
 
 def assert_damped(conv: Convolution) -> None:
@@ -200,7 +200,7 @@ def assert_damped(conv: Convolution) -> None:
     for solver in solvers(conv):
         for pair in ((1.0, 1.0), (1e-2, 3.0), (least, least), (10 * least, least)):
             alpha = torch.tensor(pair, dtype=torch.float64)
-            assert off(solver.damped(residual, alpha), filtered(conv, residual, alpha)) < 1e-5, (solver.closed, pair)
+            assert off(solver.damped(residual, alpha), filtered(conv, residual, alpha)) < 1e-5, (solver.direct, pair)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -220,7 +220,7 @@ def test_systems_stop_on_their_own(kind: str, way: str) -> None:
     conv = NAMED[kind].map()
     scales = torch.tensor([1.0, 0.0, 1e-8, 1e6, 1.0], dtype=torch.float64).reshape(-1, 1, 1, 1)
     residual = normal(5, *conv.outputs, seed=6) * scales
-    solver = next(s for s in solvers(conv) if s.closed == (way == "seam"))
+    solver = next(s for s in solvers(conv) if s.direct == (way == "seam"))
     found, expected = solver.solve(residual), least_change(conv, residual)
     kept = [0, 2, 3, 4]
     assert off(found[kept], expected[kept]) < 1e-6
@@ -246,7 +246,7 @@ def test_single_precision(kind: Kind, way: str, seed: int) -> None:
     anchor = kind.anchor()
     target = nudged(kind.forward(anchor, weight))
     expected = least_change(kind.map(weight), target - kind.forward(anchor, weight))
-    options = preset(dtype=torch.float32, **WAYS[way])
+    options = preset(torch.float32, **WAYS[way])
     found = kind.solve(anchor.float(), target.float(), weight.float(), solver="exact", preset=options, gate=OPEN)
     assert off(found.value.double() - anchor, expected) < 1e-2
 
@@ -256,7 +256,7 @@ def test_too_few_steps_end_finite() -> None:
     kind = NAMED["2d-reflect"]
     anchor, weight = kind.anchor(), kind.weight()
     target = nudged(kind.forward(anchor, weight))
-    options = preset(exact_iterations=2, linear_iterations=2, **WAYS["circulant"])
+    options = preset(exact=Woodbury(iterations=2), cg=ConjugateGradients(iterations=2), **WAYS["circulant"])
     found = kind.solve(anchor, target, weight, solver="exact", preset=options)
     assert torch.isfinite(found.value).all()
     assert found.fallback.all()

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fft import fft2, ifft2
 
 import frpt
-from frpt.options import PRESETS, Gate, SolverOptions
+from frpt.options import PRESETS, Convolutions, Gate
 from frpt.solvers.base import Solution
 from frpt.solvers.conv.operator import Convolution
 from frpt.solvers.conv.per_frequency import Spectral
@@ -214,7 +214,7 @@ def test_against_the_dense_circulant(solver: Solver, kind: Kind, fill: str) -> N
     target = nudged(kind.forward(anchor, weight))
     expected, condition = on_the_torus(kind, solver, fill == "zeros", anchor, target)
     assert condition < 1e5
-    found = kind.solve(anchor, target, weight, preset=preset(conv=solver, fill=fill), gate=OPEN)
+    found = kind.solve(anchor, target, weight, preset=preset(method=solver, fill=fill), gate=OPEN)
     assert_close(found.value, anchor + expected, slack=condition)
 
 
@@ -371,7 +371,7 @@ def test_spectra_too_large_to_keep_are_made_anew(solver: Solver) -> None:
     size = fitting(conv, "padded" if solver == "fft_padded" else "none")
     budget = 2 * Torus(conv, size).system_bytes
     assert not Spectral.fits(Torus(conv, size), budget)
-    assert Spectral.fits(Torus(conv, size), SolverOptions().budget)
+    assert Spectral.fits(Torus(conv, size), Convolutions().budget)
     few = kind.solve(anchor, target, weight, solver=solver, budget=budget)
     all_at_once = kind.solve(anchor, target, weight, solver=solver)
     assert_close(few.value, all_at_once.value)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 
 import pytest
 import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from frpt.options import PRESETS, Gate
-from frpt.solvers.base import UNBOUNDED, Range
-from frpt.solvers.blocks import gauss_newton, min_norm_newton, secant
-from frpt.solvers.blocks.problem import Problem, row_norm
+from frpt.options import Gate
+from frpt.solvers.base import UNBOUNDED, Range, row_norm
+from frpt.solvers.blocks.composite import BlockSolver
+from frpt.solvers.blocks.gauss_newton import GaussNewton
+from frpt.solvers.blocks.min_norm_newton import MinNormNewton
+from frpt.solvers.blocks.problem import Limits, Problem
+from frpt.solvers.blocks.secant import Secant
 
 
 def problem(within: Range = UNBOUNDED, seed: int = 0, width: int = 12) -> tuple[nn.Module, Problem]:
@@ -24,15 +26,14 @@ def problem(within: Range = UNBOUNDED, seed: int = 0, width: int = 12) -> tuple[
     anchor = torch.rand(4, width, generator=g, dtype=torch.float64)
     anchor = torch.where(anchor < 0.4, 0.0, anchor)
     moved = (anchor + 0.4 * torch.randn(4, width, generator=g, dtype=torch.float64)).clamp_min(0)
-    options = PRESETS["default"].solver
-    return net, Problem(lambda a, _: net(a), anchor, net(moved), net(anchor), Gate(), options, within, closed=1e-5)
+    return net, Problem(lambda a, _: net(a), anchor, net(moved), net(anchor), Gate(), Limits(), within, stop_at=1e-5)
 
 
 @pytest.mark.parametrize("within", [UNBOUNDED, Range(low=0.0)])
 def test_it_finds_the_nearest_point_in_the_range(within: Range) -> None:
     """min ‖a − â‖ subject to Φ(a) = t and the bounds, by scipy."""
     net, p = problem(within)
-    answer = min_norm_newton.solve(p)
+    answer = MinNormNewton().solve(p)
     assert (row_norm(p.target - net(answer.value)) <= p.enough).all()
     assert (answer.value >= within.low).all()
     for x in range(len(p.anchor)):
@@ -53,10 +54,10 @@ def test_met_targets_cost_nothing_and_samples_are_alone() -> None:
     _, p = problem()
     target = p.target.clone()
     target[1] = p.output[1]
-    together = min_norm_newton.solve(Problem(p.fn, p.anchor, target, p.output, p.gate, p.options, closed=1e-5))
+    together = MinNormNewton().solve(Problem(p.fn, p.anchor, target, p.output, p.gate, p.limits, stop_at=1e-5))
     assert torch.equal(together.value[1], p.anchor[1])
     assert int(together.iterations[1]) == 0
-    alone = min_norm_newton.solve(p.part(torch.tensor([2])))
+    alone = MinNormNewton().solve(p.part(torch.tensor([2])))
     torch.testing.assert_close(together.value[2:3], alone.value)
 
 
@@ -67,8 +68,8 @@ def test_targets_out_of_reach_and_nan_leave_the_best_finite_point() -> None:
         return torch.log(a).sum(1, keepdim=True).tanh()
 
     target = torch.tensor([[-3.0], [0.5]], dtype=torch.float64)
-    p = Problem(fn, anchor, target, fn(anchor, anchor), Gate(), PRESETS["default"].solver, closed=1e-4)
-    answer = min_norm_newton.solve(p)
+    p = Problem(fn, anchor, target, fn(anchor, anchor), Gate(), stop_at=1e-4)
+    answer = MinNormNewton().solve(p)
     assert torch.isfinite(answer.value).all()
     after = row_norm(target - fn(answer.value, anchor))
     assert (after <= row_norm(target - p.output)).all()
@@ -83,11 +84,11 @@ def test_a_graph_of_fixed_batch_size_gets_its_own_rows_of_the_jacobian() -> None
         return net(p.anchor.index_copy(0, index, a))[index]
 
     fixed = replace(p, fn=whole, repeats=False)
-    torch.testing.assert_close(min_norm_newton.solve(fixed).value, min_norm_newton.solve(p).value)
+    torch.testing.assert_close(MinNormNewton().solve(fixed).value, MinNormNewton().solve(p).value)
 
 
-@pytest.mark.parametrize("solver", [min_norm_newton, secant, gauss_newton])
-def test_samples_go_through_in_parts_where_the_budget_is_small(solver: ModuleType) -> None:
+@pytest.mark.parametrize("solver", [MinNormNewton(), Secant(), GaussNewton()])
+def test_samples_go_through_in_parts_where_the_budget_is_small(solver: BlockSolver) -> None:
     _, p = problem()
     seen = []
 
@@ -96,6 +97,6 @@ def test_samples_go_through_in_parts_where_the_budget_is_small(solver: ModuleTyp
         return p.fn(a, index)
 
     together = solver.solve(p)
-    parts = solver.solve(replace(p, fn=counted, options=replace(p.options, budget=1)))
+    parts = solver.solve(replace(p, fn=counted, limits=replace(p.limits, budget=1)))
     assert max(seen) == 1
     torch.testing.assert_close(parts.value, together.value)

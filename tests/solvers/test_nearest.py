@@ -12,12 +12,17 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize, nnls
 from torch import Tensor, nn
 
-from frpt.options import Gate, NearestOptions
+from frpt.options import Gate, NearestWinning
 from frpt.solvers.base import UNBOUNDED, Range
-from frpt.solvers.nearest import Contest, complementary, solve
+from frpt.solvers.contest import Contest
+from frpt.solvers.nearest import Winning, complementary
 
 GATE = Gate(deviation=100.0)
-OPTIONS = NearestOptions()
+OPTIONS = NearestWinning()
+
+
+def solve(contest: Contest, options: NearestWinning) -> Winning:
+    return options.solve(contest)
 
 
 def network(seed: int, *widths: int, activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
@@ -102,7 +107,7 @@ def test_a_linear_path_is_solved_exactly() -> None:
         label = wrong_labels(model, anchor, 2)
         if brute(model, anchor[0], int(label), 1e-3, -np.inf, starts=1) > GATE.deviation / 20:
             continue
-        found = solve(contest(model, anchor, label), NearestOptions(looks=20))
+        found = solve(contest(model, anchor, label), NearestWinning(looks=20))
         reference = brute(model, anchor[0], int(label), 1e-3, -np.inf, starts=1)
         assert float((found.value - anchor).norm()) == pytest.approx(reference, rel=1.2e-2)
 

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 import frpt
-from frpt.options import PRESETS, Gate
-from frpt.solvers.base import Range
-from frpt.solvers.blocks.problem import Problem, row_norm, solve
+from frpt.options import Gate
+from frpt.solvers.base import Range, row_norm
+from frpt.solvers.blocks.problem import Limits, Problem
+from tests.solvers.blocks import solve
 
-OPTIONS = replace(PRESETS["default"].solver, iterations=200, tolerance=1e-5)
+LIMITS = Limits(iterations=200, tolerance=1e-5)
 
 
 def problem(width: int = 12, outputs: int = 7, seed: int = 0, **more: object) -> Problem:
@@ -22,7 +23,7 @@ def problem(width: int = 12, outputs: int = 7, seed: int = 0, **more: object) ->
     net = nn.Sequential(nn.Linear(width, 16), nn.Tanh(), nn.Linear(16, outputs)).double().requires_grad_(False)
     anchor = torch.randn(5, width, generator=g, dtype=torch.float64)
     target = net(anchor + 0.1 * torch.randn(5, width, generator=g, dtype=torch.float64))
-    return Problem(lambda a, _: net(a), anchor, target, net(anchor), Gate(), OPTIONS, **more)  # type: ignore[arg-type]
+    return Problem(lambda a, _: net(a), anchor, target, net(anchor), Gate(), LIMITS, **more)  # type: ignore[arg-type]
 
 
 def test_it_finds_what_gauss_newton_finds() -> None:
@@ -52,14 +53,14 @@ def test_a_met_target_costs_nothing() -> None:
 
 
 def test_the_limit_holds_and_samples_do_not_wait_for_each_other() -> None:
-    p = replace(problem(), options=replace(OPTIONS, iterations=15))
+    p = replace(problem(), limits=replace(LIMITS, iterations=15))
     target = p.target.clone()
     target[0] = p.output[0]
     answer = solve(replace(p, target=target), "newton_krylov")
     assert int(answer.iterations[0]) == 0
     assert (answer.iterations <= 15).all()
     alone = solve(
-        Problem(p.fn, p.anchor[2:3], target[2:3], p.output[2:3], p.gate, p.options), "newton_krylov"
+        Problem(p.fn, p.anchor[2:3], target[2:3], p.output[2:3], p.gate, p.limits), "newton_krylov"
     )  # fmt: skip
     torch.testing.assert_close(alone.value[0], answer.value[2], rtol=1e-6, atol=1e-6)
 
@@ -79,7 +80,7 @@ def test_nan_on_the_way_leaves_the_best_finite_iterate() -> None:
 
     anchor = torch.rand(4, 6, dtype=torch.float64) + 0.05
     target = fn(anchor, anchor) - 3.0
-    p = Problem(fn, anchor, target, fn(anchor, anchor), Gate(), OPTIONS)
+    p = Problem(fn, anchor, target, fn(anchor, anchor), Gate(), LIMITS)
     answer = solve(p, "newton_krylov")
     assert torch.isfinite(answer.value).all()
     after = row_norm(p.target - fn(answer.value, anchor))

@@ -12,16 +12,18 @@ import torch
 
 import frpt
 from frpt.errors import OptionError
-from frpt.options import PRESETS, Gate, SolverOptions
-from frpt.solvers.blocks.problem import Problem, chosen, solve
+from frpt.options import PRESETS, Composite, Gate, Limits
+from frpt.solvers.blocks.adam import Adam
+from frpt.solvers.blocks.problem import Problem
 from tests.models import ResNet
+from tests.solvers.blocks import solve
 
 METHOD = Path(__file__).parents[2] / "docs" / "method.md"
 
 
 def named(inputs: int, outputs: int, samples: int, preset: str = "paper", batch: int | None = None) -> str:
-    anchor, target, options = torch.zeros(samples, inputs), torch.zeros(samples, outputs), PRESETS[preset].solver
-    return chosen(Problem(lambda a, _: a, anchor, target, target, Gate(), options, batch=batch), options.composite)
+    anchor, target = torch.zeros(samples, inputs), torch.zeros(samples, outputs)
+    return PRESETS[preset].composite.chosen(Problem(lambda a, _: a, anchor, target, target, Gate(), batch=batch))
 
 
 def test_the_paper_counts_one_jacobian_of_the_whole_batch() -> None:
@@ -47,7 +49,7 @@ def test_the_default_counts_one_sample(samples: int) -> None:
 
 def test_another_scope_is_refused() -> None:
     with pytest.raises(OptionError, match="jacobian_counts must be sample or batch"):
-        SolverOptions(jacobian_counts="layer")  # type: ignore[arg-type]
+        Composite(jacobian_counts="layer")  # type: ignore[arg-type]
 
 
 def test_a_reverser_counts_the_batch_it_is_given() -> None:
@@ -57,9 +59,9 @@ def test_a_reverser_counts_the_batch_it_is_given() -> None:
     y = model(x).argmax(1)
     y[0] = (y[0] + 1) % 5  # one sample to be corrected in every batch
     paper = PRESETS["paper"]
-    preset = replace(paper, solver=replace(paper.solver, jacobian_entries=65_536, iterations=7))
-    rev = frpt.Reverser(model, x, preset=preset)
-    adam = replace(paper, solver=replace(paper.solver, composite="adam", iterations=7))
+    blocks = replace(paper.composite, jacobian_entries=65_536, limits=Limits(iterations=7))
+    rev = frpt.Reverser(model, x, preset=replace(paper, composite=blocks))
+    adam = replace(paper, composite=replace(blocks, method="adam"))
     alone, together = (rev.reconstruct(x[:b], y[:b], at="layer1") for b in (1, 3))
     forced = frpt.Reverser(model, x, preset=adam).reconstruct(x, y, at="layer1")
     torch.testing.assert_close(together.target, forced.target)
@@ -70,25 +72,22 @@ def test_a_reverser_counts_the_batch_it_is_given() -> None:
 @pytest.mark.parametrize("solver", ["gauss_newton", "adam"])
 def test_iterations_limit_the_papers_solvers(solver: str, steps: int) -> None:
     anchor = torch.tensor([[0.1, 0.2]], dtype=torch.float64)
-    options = replace(PRESETS["paper"].solver, iterations=steps)
     target = torch.tensor([[50.0, 60.0]], dtype=torch.float64)
-    problem = Problem(lambda a, _: a**3, anchor, target, anchor**3, Gate(), options)
-    assert solve(problem, solver).iterations.tolist() == [steps]
+    problem = Problem(lambda a, _: a**3, anchor, target, anchor**3, Gate(), Limits(iterations=steps))
+    assert solve(problem, solver, "paper").iterations.tolist() == [steps]
 
 
 @pytest.mark.parametrize("rate", [1e-2, 3e-2])
 def test_adams_first_step_has_the_length_of_its_rate(rate: float) -> None:
     anchor = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
-    options = replace(PRESETS["paper"].solver, iterations=1, adam_rate=rate)
-    problem = Problem(lambda a, _: a, anchor, anchor + 1, anchor, Gate(), options)
-    torch.testing.assert_close(solve(problem, "adam").value, anchor + rate, rtol=1e-5, atol=0)
+    problem = Problem(lambda a, _: a, anchor, anchor + 1, anchor, Gate(), Limits(iterations=1))
+    torch.testing.assert_close(Adam(rate).solve(problem).value, anchor + rate, rtol=1e-5, atol=0)
 
 
 def test_adams_steps_are_cut_to_the_longest_of_the_options() -> None:
     anchor = torch.zeros(1, 4, dtype=torch.float64) + 1
-    options = replace(PRESETS["paper"].solver, iterations=1, longest_step=1e-3)
-    problem = Problem(lambda a, _: a, anchor, anchor + 1, anchor, Gate(), options)
-    torch.testing.assert_close(solve(problem, "adam").value - anchor, torch.full_like(anchor, 5e-4))
+    problem = Problem(lambda a, _: a, anchor, anchor + 1, anchor, Gate(), Limits(iterations=1))
+    torch.testing.assert_close(Adam(longest_step=1e-3).solve(problem).value - anchor, torch.full_like(anchor, 5e-4))
 
 
 def test_the_preset_in_the_documentation() -> None:

@@ -11,9 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import frpt
-from frpt.options import PRESETS, Gate
-from frpt.solvers.blocks.mean_jacobian import Stationary, folded, learn, unfolded
-from frpt.solvers.blocks.problem import Problem, row_norm, solve
+from frpt.options import Gate, Limits
+from frpt.solvers.base import row_norm
+from frpt.solvers.blocks.mean_jacobian import MeanJacobian, Stationary, folded, unfolded
+from frpt.solvers.blocks.problem import Problem
+from tests.solvers.blocks import solve
+
+learn = MeanJacobian().learn
 
 
 def generator(seed: int) -> torch.Generator:
@@ -127,8 +131,8 @@ def test_it_saves_passes() -> None:
         torch.randn(4, 8, 16, 16, generator=generator(2)),
     )
     target = block(anchor + 0.1 * torch.randn(anchor.shape, generator=generator(3)))
-    options = replace(PRESETS["default"].solver, iterations=10)
-    plain = Problem(lambda a, _: block(a), anchor, target, block(anchor), Gate(), options)
+    limits = Limits(iterations=10)
+    plain = Problem(lambda a, _: block(a), anchor, target, block(anchor), Gate(), limits)
     known = replace(plain, stationary=learn(plain.fn, typical, block(typical)))
     assert known.stationary is not None
     answers = [solve(p, "secant") for p in (plain, known)]
@@ -159,8 +163,8 @@ def test_units_that_are_switched_off_are_seen_by_the_average_not_by_gradients() 
     block = Branches().requires_grad_(False)
     typical, anchor = (torch.randn(b, 12, 14, 14, generator=generator(b)).relu() for b in (8, 4))
     target = block(anchor + 0.1 * torch.randn(anchor.shape, generator=generator(3)))
-    options = replace(PRESETS["default"].solver, iterations=20)
-    plain = Problem(lambda a, _: block(a), anchor, target, block(anchor), Gate(), options)
+    limits = Limits(iterations=20)
+    plain = Problem(lambda a, _: block(a), anchor, target, block(anchor), Gate(), limits)
     found = learn(plain.fn, typical, block(typical))
     assert found is not None
     known = replace(plain, stationary=found)

@@ -21,7 +21,7 @@ def frpt_targets(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_write_info_verify_and_repair(tmp_path: Path) -> None:
+def test_write_info_verify_and_rewrite(tmp_path: Path) -> None:
     write = ["write", MODEL, tmp_path, "--data", DATA, "--at", "2", "--shard-size", 16, "--margin", 0.05]
     code, said = frpt_targets(*write, "--rank", 1, "--world", 2)
     assert code == 0, said
@@ -47,10 +47,10 @@ def test_write_info_verify_and_repair(tmp_path: Path) -> None:
     assert code == 1
     assert "1 of 5 shards are damaged" in said
     assert "shard-000002.safetensors" in said
-    code, said = frpt_targets("verify", tmp_path, "--repair", MODEL, "--data", DATA)
+    code, said = frpt_targets("verify", tmp_path, "--rewrite", MODEL, "--data", DATA)
     assert code == 2
     assert "embedding.margin is 0.05 in the store, None now" in said
-    code, said = frpt_targets("verify", tmp_path, "--repair", MODEL, "--data", DATA, "--margin", 0.05)
+    code, said = frpt_targets("verify", tmp_path, "--rewrite", MODEL, "--data", DATA, "--margin", 0.05)
     assert code == 0, said
     assert "shard-000002.safetensors" in said
     assert frpt.TargetStore(tmp_path).read("2", range(len(data())))[0].equal(before)
@@ -62,7 +62,7 @@ def test_errors_are_one_line_and_exit_code_two(tmp_path: Path) -> None:
         (["write", MODEL, tmp_path, "--data", "tests.targets.common", "--at", "2"], "package.module:factory"),
         (["write", MODEL, tmp_path, "--data", DATA, "--at", "nothing"], "no layer is called 'nothing'"),
         (["write", MODEL, tmp_path, "--data", DATA, "--at", "2", "--mode", "half"], "mode must be"),
-        (["verify", tmp_path, "--repair", MODEL], "not a target store"),
+        (["verify", tmp_path, "--rewrite", MODEL], "not a target store"),
     ]:
         code, said = frpt_targets(*arguments)
         assert code == 2

@@ -253,7 +253,7 @@ def test_repair_writes_bad_shards_again_and_no_others(
     flip(store.path / "shard-000003.safetensors", 300)
     (store.path / "shard-000001.safetensors").unlink()
     before = {f.name: f.stat().st_ino for f in store.path.iterdir()}
-    assert frpt.targets.repair(rev, data(), store.path, progress=False) == [
+    assert frpt.targets.rewrite_damaged(rev, data(), store.path, progress=False) == [
         "shard-000001.safetensors",
         "shard-000003.safetensors",
     ]
@@ -261,7 +261,7 @@ def test_repair_writes_bad_shards_again_and_no_others(
     after = {f.name: f.stat().st_ino for f in store.path.iterdir()}
     rewritten = {name for name in after if before.get(name) != after[name]}
     assert rewritten == {f"shard-00000{i}.{end}" for i in (1, 3) for end in ("safetensors", "json")}
-    assert frpt.targets.repair(rev, data(), store, progress=False) == []
+    assert frpt.targets.rewrite_damaged(rev, data(), store, progress=False) == []
 
 
 def test_repair_with_other_things_than_the_store_was_written_with_is_refused(
@@ -273,13 +273,13 @@ def test_repair_with_other_things_than_the_store_was_written_with_is_refused(
     with torch.no_grad():
         other[2].bias[0] += 1
     with pytest.raises(StoreMismatchError, match=r"frozen part after '0' has other values in 2\.bias"):
-        frpt.targets.repair(reverser(other), data(), store, progress=False)
+        frpt.targets.rewrite_damaged(reverser(other), data(), store, progress=False)
     with pytest.raises(StoreMismatchError, match="margin"):
-        frpt.targets.repair(reverser(margin=1.0), data(), store, progress=False)
+        frpt.targets.rewrite_damaged(reverser(margin=1.0), data(), store, progress=False)
     items = data()
     items[40] = (items[40][0], (items[40][1] + 1) % 4)
     with pytest.raises(StoreMismatchError, match="labels of samples 36 to 47"):
-        frpt.targets.repair(rev, items, store, progress=False)
+        frpt.targets.rewrite_damaged(rev, items, store, progress=False)
     assert contents(store.path) == damaged
 
 

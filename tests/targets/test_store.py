@@ -183,7 +183,7 @@ def test_going_on_with_other_settings_or_data_is_refused(rev: frpt.Reverser, tmp
         frpt.write_targets(rev, items, ["0", "2"], tmp_path, **options)
     with pytest.raises(StoreMismatchError, match=r"embedding\.margin is None in the store, 0\.5 now"):
         frpt.write_targets(reverser(margin=0.5), items, "0", tmp_path, **options)
-    with pytest.raises(StoreMismatchError, match=r"preset\.solver\.iterations is 25 in the store, 20 now"):
+    with pytest.raises(StoreMismatchError, match=r"preset\.composite\.limits\.iterations is 25 in the store, 20 now"):
         frpt.write_targets(reverser(preset="paper"), items, "0", tmp_path, **options)
     with pytest.raises(StoreMismatchError, match="count is 72 in the store, 71 now"):
         frpt.write_targets(rev, items[:-1], "0", tmp_path, **options)
@@ -258,23 +258,101 @@ def test_a_layer_that_keeps_its_samples_on_another_axis(tmp_path: Path) -> None:
 
 
 def test_data_loader_workers_get_their_own_maps(stores: dict[str, frpt.TargetStore]) -> None:
-    store = stores["delta"]
+    store = stores["dense"]
     store.read("0", [0])
     again = pickle.loads(pickle.dumps(store))
     assert torch.equal(again.read("0", range(COUNT))[0], store.read("0", range(COUNT))[0])
-    joined = frpt.TargetDataset(data(), store, "0")
+    loaded = through_workers(frpt.TargetDataset(data(), store, "0"))
+    assert torch.equal(loaded[2], store.read("0", range(COUNT))[0])
+    assert loaded[3].all()
+
+
+def through_workers(joined: frpt.TargetDataset) -> tuple[Tensor, ...]:
+    """All samples as a shuffling DataLoader with two processes has them, put back into order."""
     assert len(joined) == COUNT
     loader = DataLoader(joined, batch_size=16, shuffle=True, num_workers=2, generator=torch.Generator().manual_seed(3))
+    columns = [torch.cat(parts) for parts in zip(*loader, strict=True)]
     inputs = torch.stack([x for x, _ in data()])
-    seen = 0
-    for x, y, target, present in loader:
-        where = (inputs[None] == x[:, None]).all(2).float().argmax(1)
-        wanted, there = store.read("0", where)
-        assert torch.equal(target, wanted)
-        assert torch.equal(present, there)
-        assert y.tolist() == [data()[i][1] for i in where.tolist()]
-        seen += len(x)
-    assert seen == COUNT
+    place = (inputs[:, None] == columns[0][None]).all(2).float().argmax(1)
+    assert columns[1][place].tolist() == [y for _, y in data()]
+    return tuple(column[place] for column in columns)
+
+
+@pytest.mark.parametrize("at", ["0", ["2", "0"]])
+def test_a_delta_store_gives_every_sample_its_target(
+    stores: dict[str, frpt.TargetStore], at: str | list[str], tmp_path: Path
+) -> None:
+    """The anchor for samples that need no correction: the same as a dense store has, but for rounding."""
+    layers = [at] if isinstance(at, str) else at
+    rev = reverser()
+    joined = frpt.TargetDataset(data(), stores["delta"], at, rev=rev)
+    with torch.no_grad():
+        rev.model[0].weight.mul_(2)  # training goes on; the anchors are those of the start
+    items = joined.__getitems__(range(COUNT))
+    assert torch.equal(torch.stack([item[3] for item in items]), stores["delta"].corrected)
+    for layer in layers:
+        targets = torch.stack([item[2] if isinstance(at, str) else item[2][layer] for item in items])
+        dense, _ = stores["dense"].read(layer, range(COUNT))
+        torch.testing.assert_close(targets, dense, rtol=1e-6, atol=1e-6)
+        corrected = stores["delta"].corrected
+        assert torch.equal(targets[corrected], dense[corrected])
+        assert (targets.flatten(1).norm(dim=1) > 0).all()
+    single = joined[1][2] if isinstance(at, str) else joined[1][2][layers[0]]
+    torch.testing.assert_close(single, stores["dense"].read(layers[0], [1])[0][0], rtol=1e-6, atol=1e-6)
+
+
+def test_data_loader_workers_compute_anchors_too(stores: dict[str, frpt.TargetStore]) -> None:
+    loaded = through_workers(frpt.TargetDataset(data(), stores["delta"], "0", rev=reverser()))
+    dense, _ = stores["dense"].read("0", range(COUNT))
+    torch.testing.assert_close(loaded[2], dense, rtol=1e-6, atol=1e-6)
+    assert torch.equal(loaded[3], stores["delta"].corrected)
+
+
+def test_a_delta_store_without_its_model_is_refused(stores: dict[str, frpt.TargetStore]) -> None:
+    store = stores["delta"]
+    lacking = COUNT - int(store.corrected.sum())
+    with pytest.raises(StoreError, match=rf"of 72 samples {lacking} have none.* Pass rev=.* or write .*mode='dense'"):
+        frpt.TargetDataset(data(), store, "0")
+    other = reverser()
+    with torch.no_grad():
+        other.model[0].weight[0, 0] += 1e-6
+    with pytest.raises(StoreMismatchError, match=r"other values in 0\.weight"):
+        frpt.TargetDataset(data(), store, "0", rev=other)
+
+
+def test_anchors_of_several_inputs_and_of_samples_on_another_axis(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, x = SequenceFirst().eval(), torch.randn(6, 7, 4)
+    y = net(x).argmax(1)
+    y[0] = (y[0] + 1) % 3
+    rev, items = frpt.Reverser(net, x[:2]), list(zip(x, y, strict=True))
+    store = frpt.write_targets(rev, items, "encoder", tmp_path, mode="delta", progress=False)
+    joined = frpt.TargetDataset(items, store, "encoder", rev=rev)
+    anchors = rev.batch_axis("encoder").front(rev.values(x, ["encoder"])[0]["encoder"])
+    torch.testing.assert_close(torch.stack([joined[i][2] for i in range(1, 6)]), anchors[1:])
+    net = Planner().eval()
+    images, status = torch.randn(4, 3, 8, 8), torch.randn(4, 4)
+    inputs = {"image": images, "status": status}
+    with torch.no_grad():
+        path = net(**inputs)
+    pairs = [({"image": i, "status": s}, p) for i, s, p in zip(images, status, path, strict=True)]
+    rev = frpt.Reverser(net, inputs)
+    store = frpt.write_targets(rev, pairs, "backbone", tmp_path / "planner", mode="delta", progress=False)
+    joined = frpt.TargetDataset(pairs, store, "backbone", rev=rev)
+    anchors = rev.values(inputs, ["backbone"])[0]["backbone"]
+    torch.testing.assert_close(torch.stack([joined[i][2] for i in range(4)]), anchors, rtol=1e-4, atol=1e-5)
+
+
+def test_what_it_prints(stores: dict[str, frpt.TargetStore]) -> None:
+    store = stores["delta"]
+    count = int(store.corrected.sum())
+    shown = f"72 samples, {count} corrected, delta; layers '0' (16,), '2' (12,))"
+    assert repr(store) == f"TargetStore({str(store.path)!r}: {shown}"
+    joined = frpt.TargetDataset(data(), stores["dense"], ["0", "2"])
+    assert repr(joined) == f"TargetDataset(72 samples with targets at '0', '2' from {stores['dense']!r})"
+    page = store._repr_html_()
+    for words in (f"{count} corrected", "<th>mean deviation</th>", "<td>(b, 12)</td>", str(store.path)):
+        assert words in page
 
 
 def test_items_with_targets_of_several_layers(stores: dict[str, frpt.TargetStore]) -> None:

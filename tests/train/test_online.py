@@ -69,8 +69,8 @@ def test_the_same_options_on_a_copy() -> None:
 def test_mixed_precision_rounds_the_features_but_not_the_weights(targets: str) -> None:
     options = {"targets": targets, "epochs": 1, "batch_size": 20, "lr": 1e-2, "progress": False, "val": blobs(20, 1)}
     rev = reverser()
-    exact = frpt.post_train(network(), blobs(), "3", reverser=rev, **options)  # type: ignore[arg-type]
-    mixed = frpt.post_train(network(), blobs(), "3", reverser=rev, precision="bf16-mixed", **options)  # type: ignore[arg-type]
+    exact = frpt.post_train(rev, blobs(), "3", **options)  # type: ignore[arg-type]
+    mixed = frpt.post_train(rev, blobs(), "3", precision="bf16-mixed", **options)  # type: ignore[arg-type]
     a, b = parameters(exact.model), parameters(mixed.model)
     assert next(mixed.model.parameters()).dtype == torch.float32
     assert not torch.equal(a, b)
@@ -83,10 +83,8 @@ def test_a_network_in_double_and_a_fabric_of_ones_own() -> None:
     result = frpt.post_train(network().double(), double, "3", targets="online", epochs=1, progress=False)
     assert next(result.model.parameters()).dtype == torch.float64
     fabric = Fabric(accelerator="cpu", devices=1)
-    own = frpt.post_train(
-        network(), blobs(), "3", c_rec=0, epochs=1, progress=False, fabric=fabric, reverser=reverser()
-    )
-    plain = frpt.post_train(network(), blobs(), "3", c_rec=0, epochs=1, progress=False, reverser=reverser())
+    own = frpt.post_train(reverser(), blobs(), "3", c_rec=0, epochs=1, progress=False, fabric=fabric)
+    plain = frpt.post_train(reverser(), blobs(), "3", c_rec=0, epochs=1, progress=False)
     assert torch.equal(parameters(own.model), parameters(plain.model))
 
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import frpt
-from frpt.errors import CheckpointError
-from frpt.train import checkpoint
+from frpt.errors import PartialError
+from frpt.train import resume
 from tests.train.toys import blobs, network, parameters
 
 
@@ -70,8 +70,7 @@ class Until:
 def train(folder: Path | None = None, loss: Any = F.cross_entropy, **options: Any) -> frpt.Result:
     options = {"targets": "anchor", "epochs": 3, "batch_size": 10, "lr": 1e-2, "schedule": decay, **options}
     return frpt.post_train(
-        model(), blobs(), "body", val=blobs(16, 1), task_loss=loss, checkpoint=folder, progress=False,
-        reverser=reverser(), **options,
+        reverser(), blobs(), "body", val=blobs(16, 1), task_loss=loss, partial=folder, progress=False, **options,
     )  # fmt: skip
 
 
@@ -90,9 +89,9 @@ def same(a: frpt.Result, b: frpt.Result) -> None:
 @pytest.mark.parametrize(("calls", "steps"), [(8, None), (13, 3)])
 def test_a_run_stopped_by_an_exception_goes_on(tmp_path: Path, calls: int, steps: int | None) -> None:
     with pytest.raises(StoppedError):
-        train(tmp_path, Until(calls), checkpoint_steps=steps)
+        train(tmp_path, Until(calls), partial_steps=steps)
     counted = Until(1000)
-    result = train(tmp_path, counted, checkpoint_steps=steps)
+    result = train(tmp_path, counted, partial_steps=steps)
     done = (calls - 1) // (steps or 5) * (steps or 5)
     assert 1000 - counted.calls == 15 - done
     same(result, undisturbed())
@@ -100,7 +99,7 @@ def test_a_run_stopped_by_an_exception_goes_on(tmp_path: Path, calls: int, steps
 
 def test_a_killed_run_goes_on_and_a_finished_one_stays(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
-    child = fork.Process(target=train, args=(tmp_path, Until(9, kill=True)), kwargs={"checkpoint_steps": 2})
+    child = fork.Process(target=train, args=(tmp_path, Until(9, kill=True)), kwargs={"partial_steps": 2})
     child.start()
     child.join(60)
     assert child.exitcode == -signal.SIGKILL
@@ -117,27 +116,27 @@ def test_offline_and_online_runs_go_on_too(tmp_path: Path) -> None:
         same(train(folder, targets=targets, **options), train(targets=targets, **options))
 
 
-def test_a_checkpoint_holds_only_json_and_tensors(tmp_path: Path) -> None:
+def test_a_half_done_run_holds_only_json_and_tensors(tmp_path: Path) -> None:
     train(tmp_path, epochs=1)
     (state,) = tmp_path.iterdir()
     assert sorted(p.name for p in state.iterdir()) == ["state.json", "tensors.safetensors"]
     for file in state.iterdir():
         with pytest.raises(Exception):  # noqa: B017, PT011 - whatever pickletools says of bytes that are no pickle
             pickletools.dis(file.read_bytes(), out=open(os.devnull, "w"))  # noqa: SIM115
-    assert not any(name.startswith("/model/head") for name in checkpoint.load_file(state / "tensors.safetensors"))
+    assert not any(name.startswith("/model/head") for name in resume.load_file(state / "tensors.safetensors"))
 
 
 def test_another_run_is_refused_with_the_difference(tmp_path: Path) -> None:
     train(tmp_path, epochs=1)
-    with pytest.raises(CheckpointError, match="seed was 0, now 4"):
+    with pytest.raises(PartialError, match="seed was 0, now 4"):
         train(tmp_path, epochs=1, seed=4)
-    with pytest.raises(CheckpointError, match=r"c_rec was 0\.3, now 0\.0; targets was 'anchor', now 'none'"):
+    with pytest.raises(PartialError, match=r"c_rec was 0\.3, now 0\.0; targets was 'anchor', now 'none'"):
         train(tmp_path, epochs=1, c_rec=0.0)
 
 
 def test_a_full_disk_leaves_the_state_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    write = checkpoint.save_file
+    write = resume.save_file
 
     def full(*args: Any) -> None:
         calls.append(1)
@@ -145,8 +144,8 @@ def test_a_full_disk_leaves_the_state_before_it(tmp_path: Path, monkeypatch: pyt
             raise OSError(28, "No space left on device")
         write(*args)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(CheckpointError, match=r"No space left.*intact \(state-0000000005\)"):
+    monkeypatch.setattr(resume, "save_file", full)
+    with pytest.raises(PartialError, match=r"No space left.*intact \(state-0000000005\)"):
         train(tmp_path)
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == ["state-0000000005"]
@@ -157,15 +156,15 @@ def test_damage_is_named(tmp_path: Path) -> None:
     train(tmp_path, epochs=1)
     (state,) = tmp_path.iterdir()
     (state / "state.json").write_text("{")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(PartialError, match="cannot be read"):
         train(tmp_path, epochs=1)
 
 
 def test_structures_survive_and_others_are_refused() -> None:
     tree = {"a": [1, (2.5, None)], 3: {"t": torch.arange(3)}, "flag": True, "x": float("inf")}
     tensors: dict[str, Tensor] = {}
-    again = checkpoint.unpack(checkpoint.pack(tree, tensors), tensors)
+    again = resume.unpack(resume.pack(tree, tensors), tensors)
     assert torch.equal(again[3].pop("t"), torch.arange(3))
     assert again == {"a": [1, (2.5, None)], 3: {}, "flag": True, "x": float("inf")}
-    with pytest.raises(CheckpointError, match="schedule/fn is a function"):
-        checkpoint.pack({"schedule": {"fn": network}}, {})
+    with pytest.raises(PartialError, match="schedule/fn is a function"):
+        resume.pack({"schedule": {"fn": network}}, {})

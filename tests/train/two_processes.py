@@ -16,6 +16,6 @@ for mode in sys.argv[2:]:
     targets = None if mode in ("none", "offline") else mode
     result = frpt.post_train(
         network(), blobs(45), "3", targets=targets, c_rec=c_rec, val=blobs(21, 1), epochs=2, batch_size=22, lr=1e-2,
-        accelerator="cpu", progress=False, checkpoint=Path(sys.argv[1]) / f"{mode}-checkpoint",
+        accelerator="cpu", progress=False, partial=Path(sys.argv[1]) / f"{mode}-partial",
     )  # fmt: skip
     result.save(Path(sys.argv[1]) / f"{mode}-{torch.distributed.get_rank()}")

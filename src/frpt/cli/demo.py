@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -16,10 +15,11 @@ from torch.utils.data import TensorDataset
 from frpt.data.digits import digits
 from frpt.diagnosis import diagnose
 from frpt.diagnosis.text import show
+from frpt.files.progress import Progress
 from frpt.reverser import Reverser
 from frpt.targets import write_targets
 from frpt.train import Comparison, compare
-from frpt.train.compare import BACKPROP
+from frpt.train.comparison import BACKPROP
 from frpt.zoo import simple_cnn
 
 LAYERS = ("stage2", "stage1")
@@ -31,10 +31,7 @@ def train(console: Console, model: nn.Module, x: Tensor, y: Tensor, epochs: int,
     optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * -(-len(x) // _BATCH))
     order = torch.Generator().manual_seed(seed)
-    columns = (TextColumn("training"), BarColumn(), TextColumn("{task.completed}/{task.total} samples"),
-               TextColumn("{task.fields[rate]}"), TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("train", total=epochs * len(x), rate="")
+    with Progress("training", epochs * len(x), console=console) as bar:
         for _ in range(epochs):
             for rows in torch.randperm(len(x), generator=order).split(_BATCH):
                 loss = F.cross_entropy(model(x[rows]), y[rows])
@@ -42,8 +39,7 @@ def train(console: Console, model: nn.Module, x: Tensor, y: Tensor, epochs: int,
                 loss.backward()
                 optimizer.step()
                 schedule.step()
-                speed = progress.tasks[0].speed
-                progress.update(task, advance=len(rows), rate=f"{speed:,.0f} samples/s" if speed else "")
+                bar.advance(len(rows))
 
 
 def run_demo(

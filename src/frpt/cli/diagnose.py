@@ -9,8 +9,6 @@ import typer
 
 from frpt.cli.models import load_data, load_model
 from frpt.cli.shared import ModelSpec, Output, PresetName, console, errors, loaded, patterns, picker
-from frpt.diagnosis import diagnose as run
-from frpt.diagnosis.text import show
 from frpt.errors import OptionError
 
 Numbers = Annotated[str | None, typer.Option(help="Of the inputs' normalisation, a number or one for each channel.")]
@@ -39,6 +37,9 @@ def diagnose(
     checkpoint: Annotated[Path | None, typer.Option(help="A file that a stopped diagnosis goes on from.")] = None,
 ) -> None:
     """Say which layer the network goes wrong in, for which classes and samples, and write a report to look at."""
+    from frpt.diagnosis import diagnose as run  # pictures and pages load with this command only
+    from frpt.diagnosis.text import show
+
     with errors():
         network = load_model(model)
         found = run(

@@ -1,4 +1,4 @@
-"""The `frpt` command."""
+"""The `frpt` command: layers, plan, demo; the other commands have a module each, which loads what it needs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from frpt.cli import targets
-from frpt.cli.demo import run_demo
+from frpt.cli import targets_command
 from frpt.cli.diagnose import diagnose
 from frpt.cli.reproduce import reproduce
-from frpt.cli.shared import InputShape, ModelSpec, Output, PresetName, console, errors, reverser
-from frpt.cli.train import train
+from frpt.cli.shared import Blocks, InputShape, ModelSpec, Output, PresetName, console, errors, reverser
+from frpt.cli.train_command import train
 
 app = typer.Typer(
     help="What should this layer have produced for this label?", no_args_is_help=True, pretty_exceptions_enable=False
 )
-app.add_typer(targets.app, name="targets")
+app.add_typer(targets_command.app, name="targets")
 app.command()(train)
 app.command()(diagnose)
 app.command()(reproduce)
@@ -43,7 +42,7 @@ def plan(
     input: InputShape = None,
     output: Output = None,
     preset: PresetName = "default",
-    blocks: Annotated[str | None, typer.Option(help="finest, stages, or module patterns separated by commas.")] = None,
+    blocks: Blocks = None,
 ) -> None:
     """Show the reverse path from the output to a layer: unit, module, op, rule, case, shapes."""
     with errors():
@@ -67,5 +66,7 @@ def demo(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the comparison.")] = 3,
 ) -> None:
     """Train the paper's MNIST SimpleCNN on embedded digits, diagnose it, write targets, post-train it in three ways."""
+    from frpt.cli.demo import run_demo
+
     with errors():
         run_demo(console, out, seed, epochs, post_epochs, seeds)

@@ -1,4 +1,7 @@
-"""A model or a data set named on the command line as ``package.module:factory``, and example inputs for a model."""
+"""A model or a data set named on the command line as ``package.module:factory``, and example inputs for a model.
+
+Called by every command that takes a model.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from frpt.errors import InputError, OptionError
 from frpt.graph.inputs import InputLike
 
 _IMAGE_SIZES = (224, 64, 32, 28)
+"""Tried in this order where a model begins with a convolution and says nothing of its inputs."""
 
 
 def load(spec: str, shapes: list[str]) -> tuple[nn.Module, InputLike]:
@@ -36,8 +40,8 @@ def load_model(spec: str) -> nn.Module:
 
 def _made(spec: str) -> tuple[nn.Module, InputLike | None]:
     """The model and its example inputs, if the factory returns some."""
-    found = _find(spec)
-    made = found if isinstance(found, nn.Module) else found()
+    factory = _find(spec)
+    made = factory if isinstance(factory, nn.Module) else factory()
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         raise OptionError(
@@ -48,8 +52,8 @@ def _made(spec: str) -> tuple[nn.Module, InputLike | None]:
 
 def load_data(spec: str) -> Any:
     """The data set itself, or what a function without arguments returns."""
-    found = _find(spec)
-    return found if hasattr(found, "__getitem__") and not isinstance(found, type) else found()
+    factory = _find(spec)
+    return factory if hasattr(factory, "__getitem__") and not isinstance(factory, type) else factory()
 
 
 def _find(spec: str) -> Any:

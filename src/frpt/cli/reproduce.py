@@ -1,8 +1,14 @@
-"""`frpt reproduce`: a table or figure of the paper, at any scale, beside the paper's own numbers."""
+"""`frpt reproduce`: a table or figure of the paper, at any scale, beside the paper's own numbers.
+
+The experiments are in the package ``frpt_paper``, which is loaded when the command runs; everything else in frpt works
+without it.
+"""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -20,7 +26,7 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="small: a look in a minute or two; paper: all of it.")] = "small",
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, from 0.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each post-training.")] = None,
-    lr: Annotated[list[str] | None, typer.Option(help="Layers l_R, e.g. --lr out,3,1.")] = None,
+    at: Annotated[list[str] | None, typer.Option(help="Layers l_R by the paper's names, e.g. --at out,3,1.")] = None,
     c_rec: Annotated[list[str] | None, typer.Option(help="Strengths, e.g. --c-rec 0.1,0.3.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="Models, e.g. --model simple_cnn.")] = None,
     preset: Annotated[list[str] | None, typer.Option(help="Presets of the reconstruction, e.g. paper,default.")] = None,
@@ -35,26 +41,37 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
 ) -> None:
     """Run a table or figure of the paper, or what is missing of it, and set the result beside the paper's numbers."""
-    from frpt_paper import EXPERIMENTS, Options
-    from frpt_paper import reproduce as run
-
     with errors():
+        laboratory = _laboratory()
         if list_:
             table = Table("name", "what", "in the paper", "--scale small", box=None, pad_edge=False)
-            for known, e in EXPERIMENTS.items():
-                table.add_row(known, e.what, e.where, e.small)
+            for key, e in laboratory.EXPERIMENTS.items():
+                table.add_row(key, e.what, e.where, e.small)
             console.print(table)
             return
         if name is None:
             raise OptionError("which table or figure? `frpt reproduce --list` shows what there is")
-        options = Options(
-            out=out, data=data, scale=scale, seeds=seeds, epochs=epochs, layers=_several(lr), c_rec=_numbers(c_rec),
+        options = laboratory.ReproduceOptions(
+            out=out, data=data, scale=scale, seeds=seeds, epochs=epochs, layers=_several(at), c_rec=_numbers(c_rec),
             models=_several(model), presets=_several(preset), dataset=dataset, samples=_samples(samples),
             pretrain=pretrain, workers=workers, cluster=cluster, compare=tuple(compare or ()),
         )  # fmt: skip
-        report = run(name, options, Console(stderr=True, soft_wrap=True))
+        report = laboratory.reproduce(name, options, Console(stderr=True, soft_wrap=True))
         console.print(report.markdown(details=False), markup=False, highlight=False)
         console.print(f"tables (md, tex, csv) and figures: {out / name}", markup=False, highlight=False)
+
+
+def _laboratory() -> ModuleType:
+    """The package ``frpt_paper``, or an error that says how to get it."""
+    try:
+        return importlib.import_module("frpt_paper")
+    except ModuleNotFoundError as error:
+        if error.name != "frpt_paper":
+            raise  # it is there, and misses something else
+        raise OptionError(
+            "`frpt reproduce` needs the package frpt_paper, which is not installed. It comes with frpt's own "
+            "distribution: pip install --force-reinstall frpt, or add src/ of the repository to PYTHONPATH."
+        ) from error
 
 
 def _several(values: list[str] | None) -> tuple[str, ...]:
@@ -73,9 +90,9 @@ def _samples(value: str | None) -> tuple[int, int] | None:
 
 def _numbers(values: list[str] | None) -> tuple[float, ...]:
     try:
-        found = tuple(float(v) for v in _several(values))
+        strengths = tuple(float(v) for v in _several(values))
     except ValueError as error:
         raise OptionError(f"--c-rec takes numbers, e.g. 0.1,0.3, got {values}") from error
-    if any(not 0 <= c < 10 for c in found):
-        raise OptionError(f"--c-rec takes strengths of at least 0, got {found}")
-    return found
+    if any(not 0 <= c < 10 for c in strengths):
+        raise OptionError(f"--c-rec takes strengths of at least 0, got {strengths}")
+    return strengths

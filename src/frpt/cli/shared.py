@@ -1,4 +1,7 @@
-"""What all commands share: options, the console, the Reverser they describe, and errors as one line."""
+"""What all commands share: options, the console, the Reverser they describe, and errors as one line.
+
+Every module of ``frpt.cli`` takes its common arguments from here, so that they are called the same everywhere.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,10 @@ InputShape = Annotated[
 ]
 Output = Annotated[str | None, typer.Option(help="Which tensor of the model's output: a name or an index.")]
 PresetName = Annotated[str, typer.Option(help="default, paper or online.")]
+EmbedName = Annotated[str | None, typer.Option(help="nearest, max_assign, one_hot or regression.")]
+Margin = Annotated[float | None, typer.Option(help="By how much the label's score shall win.")]
+Blocks = Annotated[str | None, typer.Option(help="finest, stages, or module patterns separated by commas.")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes that load samples.")]
 
 
 @contextmanager
@@ -71,6 +78,7 @@ def reverser(
     embed: str | None = None,
     margin: float | None = None,
 ) -> Reverser:
+    """The Reverser that the arguments of a command describe. shapes: of example inputs, where the model has none."""
     module, inputs = load(model, shapes or [])
     return Reverser(
         module, inputs, output=picker(output), preset=preset, blocks=patterns(blocks), embed=embed, margin=margin

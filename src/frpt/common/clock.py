@@ -11,8 +11,6 @@ from types import TracebackType
 
 from frpt.errors import SlowUnitWarning
 
-_LONG = 10.0
-"""Seconds after which a bar names the unit at work: a reader begins to wonder."""
 _AT_WORK: list[Clock] = []
 """Clocks that run, outermost first."""
 
@@ -39,10 +37,10 @@ class Clock:
         if self.stopped and kind is None and self.unit not in self.told:
             self.told.add(self.unit)
             warnings.warn(
-                f"{self.unit}: stopped after {taken:.0f} s of SolverOptions.seconds = {self.seconds:g}; samples not "
+                f"{self.unit}: stopped after {taken:.0f} s of Limits.seconds = {self.seconds:g}; samples not "
                 "finished keep the best feature so far and are reported as fallback. Allow more seconds, reconstruct "
-                "fewer samples at a time, take a solver without an explicit Jacobian (SolverOptions(composite="
-                "'secant'), or a lower jacobian_entries), or choose a later layer.",
+                "fewer samples at a time, take a solver without an explicit Jacobian (Composite(method='secant'), or "
+                "a lower jacobian_entries), or choose a later layer.",
                 SlowUnitWarning,
                 stacklevel=2,
             )
@@ -59,10 +57,13 @@ class Clock:
         return self.stopped
 
 
-def at_work() -> str:
-    """The unit that has been at work for long, and for how long; empty where none has."""
+def at_work(after: float = 10.0) -> str:
+    """The unit that has been at work for long, and for how long; empty where none has.
+
+    after: seconds from which on it is named. In ten a reader begins to wonder.
+    """
     clock = next(iter(_AT_WORK), None)
-    if clock is None or (taken := clock.taken) < _LONG:
+    if clock is None or (taken := clock.taken) < after:
         return ""
     return f"{clock.unit}: {taken:.0f} s"
 

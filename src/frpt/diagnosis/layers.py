@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frpt.datasets.source import spread
+from frpt.datasets.labelled import spread
 from frpt.errors import FrptError, OptionError
 from frpt.graph.names import OUTPUT
 from frpt.reverser import Reverser

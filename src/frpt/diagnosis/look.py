@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.progress import Progress
 from torch import Tensor
 
-from frpt.datasets.source import Source, sample_bytes
+from frpt.datasets.labelled import LabelledSamples, sample_bytes
 from frpt.diagnosis.axes import axes
 from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTable, Specimen
 from frpt.diagnosis.partial import Checkpoint
@@ -19,7 +18,7 @@ from frpt.diagnosis.score import class_ids, scored
 from frpt.diagnosis.sums import LayerTally, SampleTally
 from frpt.diagnosis.trust import Trust, trust
 from frpt.errors import OptionError
-from frpt.files.progress import advance
+from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reverser import Reverser
 
@@ -36,7 +35,7 @@ class Look:
     def __init__(
         self,
         rev: Reverser,
-        source: Source,
+        source: LabelledSamples,
         layers: Sequence[str],
         layouts: Mapping[str, str] | None,
         class_names: Sequence[str] | None,
@@ -56,11 +55,11 @@ class Look:
         """The pass over all samples, from where it was interrupted."""
         self.rows = SampleTally(self.layers, len(looked))
         self._restore(saved.load())
-        advance(bar, len(self.rows))
+        bar.jump_to(len(self.rows))
         try:
             for part, x, y in self.source.batches([looked[len(self.rows) :]], size):
                 self._add(part, x, y)
-                advance(bar, len(part))
+                bar.advance(len(part))
                 if saved.due:
                     saved.save(self._state())
         except BaseException:

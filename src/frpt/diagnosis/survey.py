@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from torch import nn
 
-from frpt.datasets.source import Source, fitting_batch, spread
+from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
 from frpt.diagnosis.findings import Diagnosis
 from frpt.diagnosis.layers import chosen
 from frpt.diagnosis.look import REFIT, Look
 from frpt.diagnosis.partial import Checkpoint
 from frpt.diagnosis.trust import advise
-from frpt.embed import Embed
 from frpt.errors import OptionError
 from frpt.files.digest import options_of, sha256_of_item, weights_of
-from frpt.files.progress import progress_bar
-from frpt.graph.inputs import Picker
+from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
-from frpt.options import Preset
 from frpt.reference import Reference
-from frpt.reverser import Reverser
+from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
 
 _EXAMPLE, _REFERENCE = 8, 512
 """Samples to capture the network with, and to fit a reference to."""
@@ -31,17 +28,11 @@ _BATCH = 1024
 
 
 def diagnose(
-    model: nn.Module,
+    model: nn.Module | Reverser,
     dataset: Any,
     at: str | Sequence[str] | None = None,
     *,
     class_names: Sequence[str] | None = None,
-    preset: str | Preset = "default",
-    embed: str | Embed | None = None,
-    margin: float | None = None,
-    output: Picker = None,
-    class_dim: int | None = None,
-    blocks: str | Sequence[str] | None = None,
     reference: Reference | Literal[False] | None = None,
     samples: int | None = None,
     gallery: int = 48,
@@ -54,23 +45,24 @@ def diagnose(
     seed: int = 0,
     checkpoint: str | Path | None = None,
     progress: bool = True,
+    **options: Unpack[UnmeasuredOptions],
 ) -> Diagnosis:
     """Where a network goes wrong: how far its layers are from what the rest needs, on which samples, and why.
 
-    dataset: map-style, pairs (inputs, label). at: layers, by default the outermost modules; the output is always among
-    them. reference: how features vary; by default one is fitted to 512 of these samples, False does without.
+    model: the network, or a Reverser on it. dataset: map-style, pairs (inputs, label). at: layers, by default the
+    outermost modules; the output is always among them. reference: how features vary; by default the Reverser's, or
+    one fitted to 512 of these samples; False does without.
     samples: look at so many, evenly spaced, instead of all. gallery: samples shown with response maps; pairs:
     confused pairs of classes looked into. mean, std: of the inputs' normalisation, to show them as pictures. layouts:
     "channels_first" or "channels_last" for layers whose axes are taken wrongly. checkpoint: a file that an interrupted
-    diagnosis goes on from. The model is not changed.
+    diagnosis goes on from. options: those of ``Reverser``, where the network was given. The model is not changed.
     """
     _check(samples, gallery, pairs, batch_size)
-    source = Source(dataset, workers, next((p.device for p in model.parameters()), None))
+    network = network_of(model, options)
+    source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
     looked = range(source.count) if samples is None else spread(source.count, samples)
     example = next(iter(source.batches([looked[:_EXAMPLE]], _EXAMPLE)))[1]
-    rev = Reverser(
-        model, example, output=output, preset=preset, embed=embed, margin=margin, class_dim=class_dim, blocks=blocks
-    )
+    rev = make_reverser(model, example, options)
     layers = chosen(rev, at)
     if strange := set(layouts or {}) - set(layers):
         raise OptionError(f"layouts names {', '.join(map(repr, sorted(strange)))}, not among the layers {layers}")
@@ -78,21 +70,20 @@ def diagnose(
     size = batch_size or fitting_batch(source, map(rev.sample_shape, layers), _BATCH)
     look = Look(rev, source, layers, layouts, class_names)
     saved = Checkpoint(checkpoint, {**_settings(rev, source, layers, looked, size), "reference": measure})
-    with progress_bar(progress) as bar:
-        task = bar.add_task("diagnosing", total=len(looked), rate="")
+    with Progress("diagnosing", len(looked), shown=progress) as bar:
         table = look.over(looked, size, bar, saved)
         confusion = look.confusion(table)
-        bar.update(task, description="trust")
+        bar.describe("trust")
         trusted = look.trust(table, seed)
-        bar.update(task, description="ranking layers")
+        bar.describe("ranking layers")
         faults = look.faults(looked, min(size, REFIT), seed)
-        bar.update(task, description="response maps")
+        bar.describe("response maps")
         shown = look.gallery(table, gallery, mean, std)
         confused = look.pairs(table, confusion, pairs)
     saved.done()
     findings = look.findings(table, faults, trusted)
     return Diagnosis(
-        model=type(model).__name__,
+        model=type(network).__name__,
         preset=rev.preset.name,
         class_names=look.class_names,
         score_name=look.score_name,
@@ -110,7 +101,7 @@ def diagnose(
 
 def _with_reference(
     rev: Reverser,
-    source: Source,
+    source: LabelledSamples,
     layers: Sequence[str],
     reference: Reference | Literal[False] | None,
     seed: int,
@@ -119,17 +110,22 @@ def _with_reference(
     """The Reverser measured by the reference given, by one fitted to the samples themselves, or by none; and which."""
     inner = [name for name in layers if name != OUTPUT]
     if reference is False or rev.preset.nearest is None or not inner:
-        return rev, "none"
+        return rev.measured_by(None), "none"
     if reference is not None:
         reference.check(rev)
         return rev.measured_by(reference), reference.digest
+    if rev.reference is not None:
+        rev.reference.check(rev)
+        return rev, rev.reference.digest
     if source.count < 2:
         return rev, "none"
     own = Reference.of_reverser(rev, source, inner, _REFERENCE, seed, progress, lenient=True)
     return rev.measured_by(own), f"{_REFERENCE} samples, seed {seed}"
 
 
-def _settings(rev: Reverser, source: Source, layers: Sequence[str], looked: Sequence[int], size: int) -> dict[str, Any]:
+def _settings(
+    rev: Reverser, source: LabelledSamples, layers: Sequence[str], looked: Sequence[int], size: int
+) -> dict[str, Any]:
     """What a saved diagnosis belongs to."""
     weights = weights_of(rev.model)
     first, last = (sha256_of_item(source.item(i)[0]) for i in (looked[0], looked[-1]))

@@ -6,28 +6,27 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-from rich.progress import Progress
 from scipy import stats
 from torch import nn
 
 from frpt.common.text import table
-from frpt.datasets.source import Source
+from frpt.datasets.labelled import LabelledSamples
 from frpt.diagnosis.checkpoints import Checkpoint, named, weights
 from frpt.diagnosis.findings import Array
 from frpt.diagnosis.score import scored
-from frpt.embed import Embed
 from frpt.errors import OptionError, UnknownLayerError
-from frpt.files.progress import advance, progress_bar
-from frpt.graph.inputs import Picker
+from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
-from frpt.options import Preset
-from frpt.reverser import Reverser
+from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,12 @@ class Trajectory:
         ]
         return pd.DataFrame(rows, columns=["checkpoint", "layer", self.score_name, "deviation"])
 
+    def figure(self, path: str | Path | None = None) -> Figure:
+        """Score against deviation, a panel per layer, with their correlations. path: where to write it, if anywhere."""
+        from frpt.diagnosis.figures.curves import trajectory
+
+        return trajectory(self, path)
+
     def __str__(self) -> str:
         head = ("checkpoint", self.score_name, *self.layers)
         rows = [
@@ -90,26 +95,23 @@ def _tested(value: float, p: float) -> str:
 
 
 def along_training(
-    model: nn.Module,
+    model: nn.Module | Reverser,
     checkpoints: Iterable[Checkpoint] | Mapping[str, Checkpoint],
     dataset: Any,
     at: str | Sequence[str],
     *,
-    preset: str | Preset = "default",
-    embed: str | Embed | None = None,
-    margin: float | None = None,
-    output: Picker = None,
-    class_dim: int | None = None,
     batch_size: int = 64,
     workers: int = 0,
     progress: bool = True,
+    **options: Unpack[UnmeasuredOptions],
 ) -> Trajectory:
     """Score and relative deviation ‖a* − â‖/‖â‖ at layers, of several checkpoints of one model.
 
     checkpoints: state dicts, modules or files (.safetensors, or state dicts in .pt and .pth; a directory holds
     ``model.safetensors``), in a list or by name. Each goes into a copy of the model, which stays as it is.
     dataset: map-style, pairs (inputs, label). The score is the accuracy, or the mean squared error where labels are no
-    class ids. The other options are those of ``Reverser``.
+    class ids. model: the network, or a Reverser on it, whose options hold; its reference does not, it belongs to one
+    checkpoint's weights. options: those of ``Reverser``, where the network was given.
     """
     layers = [at] if isinstance(at, str) else list(at)
     if not layers:
@@ -117,20 +119,21 @@ def along_training(
     if batch_size < 1:
         raise OptionError(f"batch_size must be positive, got {batch_size}")
     given = named(checkpoints)
-    copy = deepcopy(model).eval()
+    copy = deepcopy(network_of(model, options)).eval()
     for name, checkpoint in given.items():  # all of them before any work
         weights(name, checkpoint, copy)
     first = next((p for p in copy.parameters()), None)
-    source = Source(dataset, workers, None if first is None else first.device)
+    source = LabelledSamples(dataset, workers, None if first is None else first.device)
     example = next(iter(source.batches([range(min(batch_size, source.count))], batch_size)))[1]
-    options = {"preset": preset, "embed": embed, "margin": margin, "output": output, "class_dim": class_dim}
     measured = []
-    with progress_bar(progress) as bar:
-        task = bar.add_task("", total=len(given) * source.count, rate="")
+    with Progress("", len(given) * source.count, shown=progress) as bar:
         for name, checkpoint in given.items():
-            bar.update(task, description=name)
+            bar.describe(name)
             copy.load_state_dict(weights(name, checkpoint, copy))
-            rev = Reverser(copy, example, **options)  # type: ignore[arg-type]
+            if isinstance(model, Reverser):
+                rev = model.on(copy).measured_by(None)
+            else:
+                rev = make_reverser(copy, example, options)
             measured.append(_measure(rev, source, layers, batch_size, bar))
     scores = np.array([m.score for m in measured])
     deviations = np.stack([m.deviation(layers) for m in measured])
@@ -156,7 +159,7 @@ class _Sums:
         return np.array([self.deviations[n] / self.corrected if self.corrected else math.nan for n in layers])
 
 
-def _measure(rev: Reverser, source: Source, layers: list[str], batch_size: int, bar: Progress) -> _Sums:
+def _measure(rev: Reverser, source: LabelledSamples, layers: list[str], batch_size: int, bar: Progress) -> _Sums:
     sums = _Sums(deviations=dict.fromkeys(layers, 0.0))
     for part, x, y in source.batches([range(source.count)], batch_size):
         found = rev.reconstruct(x, y, at=[OUTPUT, *(n for n in layers if n != OUTPUT)])
@@ -165,5 +168,5 @@ def _measure(rev: Reverser, source: Source, layers: list[str], batch_size: int, 
         sums.corrected += int(found[OUTPUT].corrected.sum())
         for layer in layers:
             sums.deviations[layer] += float(found[layer].deviation[found[layer].corrected].sum())
-        advance(bar, len(part))
+        bar.advance(len(part))
     return sums

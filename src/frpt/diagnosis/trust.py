@@ -27,7 +27,7 @@ from frpt.reverse.backward import Walk
 from frpt.reverse.reconstruction import Reconstruction
 from frpt.reverser import Reverser
 from frpt.rules.conv import convolution
-from frpt.solvers.base import Solution
+from frpt.solvers.base import Measured
 from frpt.solvers.conv.torus import Torus, fitting
 from frpt.solvers.linear.svd import singular_values
 
@@ -152,7 +152,7 @@ def _median(values: Tensor) -> float:
 
 
 def _finding(
-    unit: Unit, layer: str, s: Solution, errors: Sequence[Tensor], singular: tuple[float, float]
+    unit: Unit, layer: str, s: Measured, errors: Sequence[Tensor], singular: tuple[float, float]
 ) -> UnitFinding:
     """errors: ρ, ε and the bound, per sample."""
     means = [float(v.double().mean()) for v in (s.ccp_before, s.ccp, s.fallback, s.iterations, s.deviation)]

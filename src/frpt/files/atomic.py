@@ -1,34 +1,75 @@
-"""Files that appear whole or not at all."""
+"""Files and directories that appear whole or not at all: written beside their place, flushed, then renamed.
+
+Called by whatever writes to disk: target stores, references, half-done diagnoses, training states, reports, caches.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from frpt.errors import StoreError
 
+_LONGEST_NAME = 200
+"""Characters of a name that a staged file keeps: file systems allow 255 bytes, and an owner and a suffix follow."""
+
+
+@contextlib.contextmanager
+def staged(path: Path, owner: int | None = None) -> Iterator[Path]:
+    """A name beside ``path`` for a file or a directory that takes its place once the block has ended.
+
+    If the block fails, what was written is removed and ``path`` stays as it was. A killed process leaves a file that
+    ends in ``.tmp``; ``sweep`` removes those of an owner.
+
+    Args:
+        path: Where the file or directory shall be in the end; what is there is replaced.
+        owner: A number that tells writers apart, by default the process id.
+    """
+    part = path.with_name(f"{path.name[:_LONGEST_NAME]}.{os.getpid() if owner is None else owner}.tmp")
+    _remove(part)
+    try:
+        yield part
+        for file in [*part.iterdir(), part] if part.is_dir() else [part]:
+            sync(file)
+        if part.is_dir() and path.is_dir():
+            shutil.rmtree(path)  # a directory cannot be renamed onto one that holds something
+        os.replace(part, path)
+        sync(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _remove(part)
+        raise
+
 
 def write_atomic(file: Path, data: bytes, rank: int = 0) -> None:
-    """Replace a file by ``data``: written beside it, flushed to the disk, then renamed."""
-    with _staged(file, data, rank) as staged:
-        os.replace(staged, file)
-        sync(file.parent)
+    """Replace a file by ``data``; the reader sees the old file or the new one. ``rank`` tells several writers apart."""
+    try:
+        with staged(file, rank) as part:
+            part.write_bytes(data)
+    except OSError as error:
+        raise refused(file, error, len(data)) from error
 
 
 def create_atomic(file: Path, data: bytes, rank: int = 0) -> bool:
     """Like ``write_atomic``, but the first writer wins; False if the file was there already."""
-    with _staged(file, data, rank) as staged:
-        try:
-            os.link(staged, file)
-        except FileExistsError:
-            return False
-        finally:
-            staged.unlink()
+    part = file.with_name(f"{file.name}.{rank}.tmp")
+    try:
+        part.write_bytes(data)
+        sync(part)
+        os.link(part, file)
         sync(file.parent)
-        return True
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise refused(file, error, len(data)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    return True
 
 
 def sweep(path: Path, rank: int, world: int) -> None:
@@ -37,22 +78,6 @@ def sweep(path: Path, rank: int, world: int) -> None:
         owner = file.name.split(".")[-2]
         if owner == str(rank) or (owner.isdigit() and int(owner) >= world):
             file.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _staged(file: Path, data: bytes, rank: int) -> Iterator[Path]:
-    """The data in a temporary file of this rank, safely on the disk."""
-    staged = file.with_name(f"{file.name}.{rank}.tmp")
-    try:
-        with open(staged, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        yield staged
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            staged.unlink(missing_ok=True)
-        raise refused(file, error, len(data)) from error
 
 
 def refused(file: Path, error: OSError, size: int = 0) -> StoreError:
@@ -75,3 +100,10 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,8 +1,12 @@
-"""Digests of files, weights, labels, samples and options: what a file on disk belongs to."""
+"""sha256 of files, weights, labels, samples and options: what a file on disk belongs to, and whether it is intact.
+
+Called by target stores, references, diagnoses and the cache of decoded images.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -15,21 +19,36 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+Sha256 = hashlib.sha256
+"""A digest that takes its bytes part by part."""
 _CHUNK = 1 << 20
 
 
 def sha256_of(file: Path) -> str:
-    digest = hashlib.sha256()
+    """Of a file's bytes, read a megabyte at a time."""
+    digest = Sha256()
     with open(file, "rb") as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
 
 
-def weights_of(model: nn.Module, names: Iterable[str] | None = None) -> dict[str, str]:
-    """Parameter or buffer → dtype, shape and sha256 of its bytes. names: of all by default."""
-    held = dict(chain(model.named_parameters(), model.named_buffers()))
-    return {name: _describe(held[name].detach()) for name in sorted(held if names is None else set(names))}
+def sha256_of_bytes(*parts: bytes) -> str:
+    """Of some bytes, one after the other."""
+    digest = Sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def sha256_of_json(data: Any) -> str:
+    """Of what JSON can hold, in one canonical form; anything else by what it prints."""
+    return sha256_of_bytes(json.dumps(data, sort_keys=True, default=str).encode())
+
+
+def sha256_of_labels(labels: Any) -> str:
+    """Of labels (n, ...), whatever they are kept in; see ``label_bytes``."""
+    return sha256_of_bytes(*label_bytes(labels))
 
 
 def label_bytes(labels: Any) -> list[bytes]:
@@ -40,19 +59,21 @@ def label_bytes(labels: Any) -> list[bytes]:
     return [row.tobytes() for row in t.numpy().reshape(len(t), -1)]
 
 
-def sha256_of_labels(labels: Any) -> str:
-    return hashlib.sha256(b"".join(label_bytes(labels))).hexdigest()
-
-
 def sha256_of_item(item: Any) -> str:
     """Of a sample's inputs: tensors by their bytes, anything else by what it prints."""
-    digest = hashlib.sha256()
+    digest = Sha256()
     leaves, spec = pytree.tree_flatten(item)
     digest.update(str(spec).encode())
     for leaf in leaves:
         value = torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
         digest.update((_describe(value) if isinstance(value, Tensor) else repr(value)).encode())
     return digest.hexdigest()
+
+
+def weights_of(model: nn.Module, names: Iterable[str] | None = None) -> dict[str, str]:
+    """Parameter or buffer → dtype, shape and sha256 of its bytes. names: of all by default."""
+    tensors = dict(chain(model.named_parameters(), model.named_buffers()))
+    return {name: _describe(tensors[name].detach()) for name in sorted(tensors if names is None else set(names))}
 
 
 def options_of(options: Any) -> dict[str, Any]:

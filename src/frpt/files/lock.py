@@ -1,4 +1,4 @@
-"""At most one live writer for each set of shards."""
+"""At most one live writer for each set of shards of a target store. Called by ``write_targets`` and rewriting."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _HELD: dict[tuple[str, int, int], int] = {}
 """(store, rank, process) → world, of the locks this process holds: the system grants a process its own lock twice."""
 _GUARD = threading.Lock()
 _LONGEST = 4096
+"""Bytes of a lock file that are read: a host name has 255 at most."""
 
 
 class WriterLock:
@@ -97,8 +98,9 @@ class WriterLock:
         mine = os.path.realpath(self.path)
         for file in sorted(self.path.glob("writer-*.lock")):
             rank = int(file.stem.rpartition("-")[2])
-            if (held := _HELD.get((mine, rank, os.getpid()))) is not None:
-                owner = _me(rank, held)
+            world = _HELD.get((mine, rank, os.getpid()))
+            if world is not None:
+                owner = _me(rank, world)
             else:
                 owner = _read(file)
             if owner and owner["world"] != self.world and _may_live(owner):

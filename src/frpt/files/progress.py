@@ -1,42 +1,65 @@
-"""Progress bars: samples a second, the corrected share, the deviation, the time left, and a unit that takes long."""
+"""The one progress bar: what is done and of how much, how fast, a few words, the time left, a unit that takes long.
+
+Called by every long work: writing and verifying targets, references, diagnoses, training, the demo.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
 
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
-from torch import Tensor
 
 from frpt.common.clock import at_work
 
-_NEW = 0.1
-"""Weight of the latest batch in the deviation shown."""
+_PERIOD = 3600.0
+"""Seconds the rate averages over, at most (rich keeps 1000 steps); its default of 30 shows none for slow steps."""
 
 
-class UnitColumn(ProgressColumn):
-    """The unit that has been at work for long: bars stand still meanwhile."""
+class Progress:
+    """A bar on the standard error stream, for the time of a ``with`` block.
 
-    def render(self, task: Task) -> Text:
-        return Text(at_work(), style="yellow")
+    Args:
+        description: What is being done, in a word or two.
+        total: How many units there are.
+        done: How many of them were done before.
+        unit: What is counted, for the rate: "samples/s".
+        shown: False shows nothing.
+        transient: The bar goes when the work is done.
+        console: Where to show it, instead of the standard error stream.
+    """
 
-
-class WriteProgress:
-    """How far the writing of targets has come."""
-
-    def __init__(self, total: int, done: int, shown: bool) -> None:
+    def __init__(
+        self,
+        description: str,
+        total: int,
+        *,
+        done: int = 0,
+        unit: str = "samples",
+        shown: bool = True,
+        transient: bool = False,
+        console: Console | None = None,
+    ) -> None:
         columns = (
-            TextColumn("targets"), BarColumn(5), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[text]}"), TimeRemainingColumn(), UnitColumn(),
-        )  # fmt: skip
-        self._bar = Progress(*columns, console=Console(stderr=True), disable=not shown)
-        self._task = self._bar.add_task("targets", total=total, completed=done, text="")
-        self._seen = self._corrected = 0
-        self._deviation: float | None = None
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(None),
+            bars.TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            bars.TextColumn("{task.fields[text]}"),
+            bars.TimeRemainingColumn(elapsed_when_finished=True),
+            _SlowUnit(),
+        )
+        self._bar = bars.Progress(
+            *columns,
+            console=console or Console(stderr=True),
+            disable=not shown,
+            transient=transient,
+            speed_estimate_period=_PERIOD,
+        )
+        self._task = self._bar.add_task(description, total=total, completed=done, text="")
+        self._unit, self._words = unit, ""
 
-    def __enter__(self) -> WriteProgress:
+    def __enter__(self) -> Progress:
         self._bar.start()
         return self
 
@@ -45,39 +68,33 @@ class WriteProgress:
     ) -> None:
         self._bar.stop()
 
-    def update(self, corrected: Tensor, deviations: Sequence[Tensor]) -> None:
-        """One more batch. corrected, and the deviations at each layer: (b,)."""
-        self._seen += len(corrected)
-        self._corrected += int(corrected.sum())
-        if bool(corrected.any()):
-            now = sum(float(d[corrected].mean()) for d in deviations) / len(deviations)
-            old = now if self._deviation is None else self._deviation
-            self._deviation = (1 - _NEW) * old + _NEW * now
-        self._bar.update(self._task, advance=len(corrected), text=self.text())
-
-    def text(self) -> str:
+    @property
+    def rate(self) -> str:
+        """How fast it goes: per second, or per minute where that is less than one a second; empty at the start."""
         speed = self._bar.tasks[0].speed
-        rate = f"{speed:,.0f} samples/s, " if speed else ""
-        moved = "" if self._deviation is None else f", deviation {self._deviation:.3g}"
-        return f"{rate}{100 * self._corrected / self._seen:.1f} % corrected{moved}"
+        if not speed:
+            return ""
+        if speed < 1:
+            return f"{60 * speed:.1f} {self._unit}/min"
+        return f"{speed:,.{0 if speed >= 10 else 1}f} {self._unit}/s"
+
+    def advance(self, count: int = 1, words: str | None = None) -> None:
+        """So many units more. words: shown beside the rate from now on."""
+        self._words = self._words if words is None else words
+        self._bar.advance(self._task, count)
+        self._bar.update(self._task, text=", ".join(part for part in (self.rate, self._words) if part))
+
+    def describe(self, description: str) -> None:
+        """What is being done from now on."""
+        self._bar.update(self._task, description=description)
+
+    def jump_to(self, done: int) -> None:
+        """So many units are done, e.g. after a state was restored; the rate does not count them."""
+        self._bar.reset(self._task, completed=done)
 
 
-def verify_progress(shown: bool) -> Progress:
-    """A bar over the bytes of a store."""
-    columns = (TextColumn("verify"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), disable=not shown)
+class _SlowUnit(bars.ProgressColumn):
+    """The unit of the network that has been at work for long: the bar stands still meanwhile."""
 
-
-def progress_bar(shown: bool) -> Progress:
-    """A bar over a data set: samples done, samples a second, the time left, and a unit that takes long."""
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), UnitColumn(),
-    )  # fmt: skip
-    return Progress(*columns, console=Console(stderr=True), disable=not shown)
-
-
-def advance(bar: Progress, samples: int) -> None:
-    """Some samples more, and the rate."""
-    speed = bar.tasks[0].speed
-    bar.update(bar.tasks[0].id, advance=samples, rate=f"{speed:,.0f} samples/s" if speed else "")
+    def render(self, task: bars.Task) -> Text:
+        return Text(at_work(), style="yellow")

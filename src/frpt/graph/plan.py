@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ class Match:
     rule: str
     case: str = ""
     note: str = ""
+    chosen: Any = None
+    """What the rule's ``choose`` returned; the note is its text."""
 
     def __str__(self) -> str:
         return f"{self.rule} ({self.note})" if self.note else self.rule

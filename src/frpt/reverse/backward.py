@@ -22,8 +22,8 @@ from frpt.reverse.match import OneOp
 from frpt.reverse.network import Network
 from frpt.reverse.reconstruction import Reconstruction, UnitReport
 from frpt.rules.registry import Call, Site
-from frpt.solvers.base import Solution, UnitAxes
-from frpt.solvers.blocks.problem import Problem, chosen, solve
+from frpt.solvers.base import Measured, Solution, UnitAxes
+from frpt.solvers.blocks.problem import Problem
 
 
 class Walk(Batch):
@@ -43,7 +43,7 @@ class Walk(Batch):
         super().__init__(network, embedder, inputs, plans, y, known, keep, {unit.sink for unit in units})
         self.target = embedder(self.output, self.y)
         self.corrected = self.axis.rows(self.target != self.output).any(1)
-        self.dtype = self.preset.solver.dtype
+        self.dtype = self.preset.dtype
         self.start = self.axis.take(self.target, self.index).to(self.dtype)
         self._reports: dict[tuple[Node, ...], UnitReport] = {}
         self._targets: dict[tuple[Node, ...], Tensor] = {(self.captured.output,): self.start}
@@ -70,7 +70,7 @@ class Walk(Batch):
             reports.append(self._reports[key])
         return reports, self._targets[key]
 
-    def solve(self, unit: Unit, target: Tensor, index: Tensor) -> Solution:
+    def solve(self, unit: Unit, target: Tensor, index: Tensor) -> Measured:
         """One unit, for the samples ``index``: by its rule, or as a block."""
         axes = UnitAxes(self.record.batch_axis(unit.source), self.record.batch_axis(unit.sink))
         anchor, output = self.record.taken(unit.source, index), self.record.taken(unit.sink, index)
@@ -78,7 +78,8 @@ class Walk(Batch):
         if call is not None and isinstance(unit.match, OneOp):
             within = self.network.range(unit.source)
             site = Site.of(
-                call, anchor.to(self.dtype), output.to(self.dtype), self.preset, axes, within, unit.match.prepared
+                call, anchor.to(self.dtype), output.to(self.dtype), self.preset, axes, within, unit.match.prepared,
+                unit.match.chosen,
             )  # fmt: skip
             solution = unit.match.function.solve(site, target)
             after = call.forward(solution.value.to(anchor.dtype))
@@ -96,17 +97,15 @@ class Walk(Batch):
     def _block(self, unit: Unit, target: Tensor, index: Tensor) -> tuple[Solution, Tensor]:
         """The block between two cut points, solved iteratively on its sub-graph, in the model's own precision."""
         fn, anchor, output, axes = self.record.block(unit, index)
-        options = self.preset.solver
+        solver = self.preset.composite
         problem = Problem(
-            fn, anchor, axes.output.front(target).to(anchor.dtype), output, self.preset.gate, options,
+            fn, anchor, axes.output.front(target).to(anchor.dtype), output, self.preset.gate, solver.limits,
             self.network.range(unit.source), repeats=self.captured.dynamic, batch=self.record.batch,
-            clock=Clock(unit.where, options.seconds, self.network.told),
+            clock=Clock(unit.where, solver.limits.seconds, self.network.told),
         )  # fmt: skip
-        name = chosen(problem, options.composite)
-        if name == "secant":
+        if solver.chosen(problem) == "secant":
             problem = replace(problem, stationary=self.network.stationary(unit))
-        answer = solve(problem, name)
-        everyone = torch.arange(len(answer.value), device=target.device)
-        after = axes.output.back(fn(answer.value, everyone))
-        value = axes.input.back(answer.value).to(self.dtype)
-        return Solution.of(value, len(answer.value), answer.fallback, answer.iterations), after
+        solution = solver.solve(problem)
+        everyone = torch.arange(len(solution.value), device=target.device)
+        after = axes.output.back(fn(solution.value, everyone))
+        return replace(solution, value=axes.input.back(solution.value).to(self.dtype)), after

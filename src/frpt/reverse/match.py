@@ -47,9 +47,9 @@ def match(unit: Unit, captured: Captured, preset: Preset) -> Match:
         rule = rule_for(planned, preset.rules)
         if rule is not None:
             case = rule.case(planned) if rule.case else ""
-            note = rule.note(planned, preset) if rule.note else ""
-            return OneOp(rule.name, case, note, rule, call)
-    return Match("composite", note=preset.solver.composite)
+            chosen = rule.choose(planned, preset) if rule.choose else None
+            return OneOp(rule.name, case, "" if chosen is None else str(chosen), chosen, rule, call)
+    return Match("composite", note=preset.composite.method)
 
 
 def as_call(unit: Unit) -> Call | None:

@@ -23,7 +23,7 @@ from frpt.options import Preset
 from frpt.reverse.forward import Record
 from frpt.reverse.match import match, pads_next
 from frpt.solvers.base import UNBOUNDED, Range
-from frpt.solvers.blocks.mean_jacobian import SAMPLES, Stationary, learn
+from frpt.solvers.blocks.mean_jacobian import Stationary
 
 
 class Network:
@@ -32,7 +32,7 @@ class Network:
     def __init__(self, captured: Captured, inputs: Inputs, preset: Preset, blocks: str | Sequence[str]) -> None:
         self.captured, self.preset, self.blocks = captured, preset, blocks
         self.inputs = inputs.first(2) if captured.dynamic else inputs
-        self.typical = inputs.first(SAMPLES) if captured.dynamic else inputs
+        self.typical = inputs.first(preset.composite.mean_jacobian.samples) if captured.dynamic else inputs
         self.names = Names(captured)
         self.told: set[str] = set()
         """Units that have been warned of as slow."""
@@ -71,7 +71,7 @@ class Network:
             record = Record(self.captured, self.typical, {unit.source, unit.sink, *unit.side})
             everyone = torch.arange(record.batch, device=record.values[unit.source].device)
             fn, anchor, output, _ = record.block(unit, everyone)
-            self._stationary[key] = learn(fn, anchor, output)
+            self._stationary[key] = self.preset.composite.mean_jacobian.learn(fn, anchor, output)
         return self._stationary[key]
 
 

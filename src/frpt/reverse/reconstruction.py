@@ -14,7 +14,7 @@ from torch import Tensor
 
 from frpt.common.text import html_table, table
 from frpt.graph.plan import Unit
-from frpt.solvers.base import Solution
+from frpt.solvers.base import Measured
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class UnitReport:
     iterations: Tensor
 
     @staticmethod
-    def of(unit: Unit, solution: Solution, index: Tensor, batch: int) -> UnitReport:
+    def of(unit: Unit, solution: Measured, index: Tensor, batch: int) -> UnitReport:
         """A report on the whole batch from the solution of the samples ``index``."""
 
         def spread(v: Tensor) -> Tensor:

@@ -22,15 +22,16 @@ from frpt.embed import Embedder
 from frpt.errors import ReferenceMismatchError
 from frpt.graph.inputs import Inputs
 from frpt.graph.plan import Plan, Unit
-from frpt.options import NearestOptions
+from frpt.options import NearestWinning
 from frpt.reverse.backward import Walk
 from frpt.reverse.batch import Batch
 from frpt.reverse.network import Network
 from frpt.reverse.reconstruction import Reconstruction, UnitReport
-from frpt.solvers import likeliest, nearest
-from frpt.solvers.blocks.problem import Problem, row_norm
-from frpt.solvers.blocks.reach import Aim, reach, reach_within
-from frpt.solvers.nearest import Contest, Winner
+from frpt.solvers.base import row_norm
+from frpt.solvers.blocks.problem import Problem
+from frpt.solvers.blocks.reach import Aim
+from frpt.solvers.contest import Contest
+from frpt.solvers.nearest import Winning
 from frpt.solvers.variation import Variation, Variations
 
 _FORWARD, _BACKWARD = 0.35, 0.65
@@ -55,7 +56,7 @@ class WholePath(Batch):
         side = {node for plan in plans if plan.whole is not None for node in plan.whole.side}
         super().__init__(network, embedder, inputs, plans, y, known, side, ())
         assert self.preset.nearest is not None
-        self.options: NearestOptions = self.preset.nearest
+        self.options: NearestWinning = self.preset.nearest
         self.gate = replace(self.preset.gate, deviation=min(self.preset.gate.deviation, self.options.farthest))
         self.reference = reference
         self.margin = embedder.margins(self.axis.front(self.output)) if embedder.picks(self.y) else None
@@ -109,41 +110,35 @@ class WholePath(Batch):
         )  # fmt: skip
         variation = self._variation(plan)
 
-        def solved(contest: Contest) -> Winner:
+        def solved(contest: Contest) -> Winning:
             if variation is None:
-                return nearest.solve(contest, self.options)
-            return likeliest.solve(contest, variation, self.options)
+                return self.options.solve(contest)
+            return self.preset.likeliest.solve(contest, variation, self.options)
 
         found = solved(contest)
         lost = (~found.wins).nonzero().squeeze(1)
         if self.embedder.margin and len(lost):  # not by that margin: then by a hair
             hair = replace(self.embedder, margin=None).margins(self.axis.front(self.output))[self.index[lost]]
-            more = solved(replace(contest.part(lost), margin=hair.to(anchor.dtype)))
-            found = replace(
-                found,
-                value=found.value.index_copy(0, lost, more.value),
-                forwards=found.forwards.index_add(0, lost, more.forwards),
-                backwards=found.backwards.index_add(0, lost, more.backwards),
-            )
+            found = found.put(lost, solved(replace(contest.part(lost), margin=hair.to(anchor.dtype))))
         value, out = self._verified(path, at.input.back(found.value).to(self.record.values[path.source].dtype))
-        return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.backwards.double()
+        return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.iterations.double()
 
     def _reaching(self, plan: Plan, path: Unit) -> tuple[Tensor, Tensor, Tensor]:
         """Many labels a sample, or an output target: as near to it as the path gets."""
         fn, anchor, output, at = self.record.block(path, self.index)
-        solver = replace(self.preset.solver, iterations=self.preset.solver.path_iterations)
+        solver, limits = self.preset.reach, self.preset.composite.limits
         target = at.output.front(self.axis.take(self.target, self.index)).to(anchor.dtype)
         problem = Problem(
-            fn, anchor, target, output, self.gate, solver, self.network.range(path.source),
-            repeats=self.captured.dynamic, closed=self.preset.stop_at,
-            clock=Clock(path.where, solver.seconds, self.network.told),
+            fn, anchor, target, output, self.gate, replace(limits, iterations=solver.iterations),
+            self.network.range(path.source), repeats=self.captured.dynamic, stop_at=solver.stop_at,
+            clock=Clock(path.where, limits.seconds, self.network.told),
         )  # fmt: skip
         variation = self._variation(plan)
         if variation is None:
-            answer, reached = reach(problem, self._aim(at.output))
+            solution, reached = solver.solve(problem, self._aim(at.output))
         else:
-            answer, reached = reach_within(problem, variation, self._aim(at.output))
-        return at.input.back(answer.value), at.output.back(reached), answer.iterations.double()
+            solution, reached = solver.solve_within(problem, variation, self._aim(at.output))
+        return at.input.back(solution.value), at.output.back(reached), solution.iterations.double()
 
     def _aim(self, at: BatchAxis) -> Aim | None:
         """Outputs in which all labels win are acceptable; the aim lies a little inside, being reached only nearly."""

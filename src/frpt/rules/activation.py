@@ -1,4 +1,7 @@
-"""Activations: the nearest preimage of the target, after projecting it onto the attainable range (Supplement A.5)."""
+"""Activations: the nearest preimage of the target, after projecting it onto the attainable range (Supplement A.5).
+
+argmin |z − ẑ|  subject to  f(z) = t′,   t′ the attainable value nearest to t,   entry by entry
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from frpt.solvers.linear.structured import Diagonal
 
 aten = torch.ops.aten
 PAPER_EPS = 1e-6
+"""How far off the ends of an open range the paper clips (Supplement A.5, part 1; B.1.2)."""
 
 
 def _clip(site: Site, target: Tensor, low: float, high: float, eps: float | None = None) -> Tensor:
@@ -93,11 +97,11 @@ def leaky_relu(site: Site, target: Tensor) -> Solution:
     slope = float(site.args["negative_slope"])
     if slope == 0:
         return relu(site, target)
-    split = site.at.input.front
-    wanted = torch.where(target >= 0, target, target / slope)
+    split = site.axes.input.front
+    preimage = torch.where(target >= 0, target, target / slope)
     # residual form: with scale 1 or s by the branch of the solution, a = â + (t − scale·â)/scale
-    scale = torch.ones_like(target).masked_fill(wanted < 0, slope)
-    return site.linear(Diagonal(split(scale)), split(target - scale * site.anchor), split, site.at.input.back)
+    scale = torch.ones_like(target).masked_fill(preimage < 0, slope)
+    return site.linear(Diagonal(split(scale)), split(target - scale * site.anchor), split, site.axes.input.back)
 
 
 @reverses(aten.leaky_relu.default, elementwise=True, preset="paper")

@@ -1,4 +1,7 @@
-"""Arithmetic with side inputs held at their forward value, and elementwise powers, roots, logarithms."""
+"""Arithmetic with side inputs at their forward value, and elementwise powers, roots, logarithms.
+
+y = s ∘ a + const:  a = â + Σ s r / Σ s²  over what each entry of a was broadcast to,  r = t − Φ(â)
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ def scaled(site: Site, residual: Tensor, scale: Tensor | float) -> Solution:
     weight = (s * s).sum_to_size(site.anchor.shape).sqrt()
     pulled = (s * residual).sum_to_size(site.anchor.shape)
     pulled = torch.where(weight > 0, pulled / torch.where(weight > 0, weight, 1.0), 0.0)
-    split = site.at.input.front
-    return site.linear(Diagonal(split(weight)), split(pulled), split, site.at.input.back)
+    split = site.axes.input.front
+    return site.linear(Diagonal(split(weight)), split(pulled), split, site.axes.input.back)
 
 
 def _number(value: Tensor | float, site: Site) -> Tensor | float:

@@ -1,4 +1,9 @@
-"""Convolutions of any rank, stride, dilation, grouping and padding, and transposed ones: linear maps (III-B)."""
+"""Convolutions of any rank, stride, dilation, grouping and padding, and transposed ones: linear maps (III-B).
+
+    a = â + A⁺(t − Φ(â))
+
+How A⁺ is applied is chosen once, when the unit is planned (``solvers.conv.choose``), and prepared once per weight.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +16,19 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from frpt.errors import BudgetError
-from frpt.options import Preset, SolverOptions
+from frpt.options import Preset
 from frpt.rules.registry import Call, Site, reverses
 from frpt.solvers.base import Solution
-from frpt.solvers.conv.choose import Choice, choose
+from frpt.solvers.conv.choose import Convolutions, ConvPlan
 from frpt.solvers.conv.operator import MODES, Convolution, Geometry, Padding
 from frpt.solvers.conv.per_frequency import Spectral
 from frpt.solvers.conv.torus import Torus
 from frpt.solvers.conv.woodbury import Exact, conjugate_gradients
+from frpt.solvers.linear.cgls import CGLS
 from frpt.solvers.linear.dense import Dense
-from frpt.solvers.linear.gate import Systems
 from frpt.solvers.linear.structured import Blocks
 
 aten = torch.ops.aten
-
 
 _RANK = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
 
@@ -96,14 +100,14 @@ def _case(call: Call) -> str:
     return "I" if convolution(call, call.args["weight"]).reduces else "II"
 
 
-def _note(call: Call, preset: Preset) -> str:
-    choice = _choose(call.where, convolution(call, call.args["weight"]), preset.solver)
-    return f"{choice.way}: {choice.why}"
+def _choose(call: Call, preset: Preset) -> ConvPlan:
+    """The way this convolution will be solved, in the precision it will be solved in."""
+    return _chosen(call.where, convolution(call, call.args["weight"].to(preset.dtype)), preset.conv)
 
 
-def _choose(where: str, conv: Convolution, options: SolverOptions) -> Choice:
+def _chosen(where: str, conv: Convolution, options: Convolutions) -> ConvPlan:
     try:
-        return choose(conv, options)
+        return options.choose(conv)
     except BudgetError as error:
         raise BudgetError(f"{where}: {error}") from None
 
@@ -122,7 +126,7 @@ def _choose(where: str, conv: Convolution, options: SolverOptions) -> Choice:
     slots=("input",),
     when=_batched,
     case=_case,
-    note=_note,
+    choose=_choose,
     fixed_point=False,  # the paper's zero-filled form has none; residual forms keep it by themselves
 )
 def conv(site: Site, target: Tensor) -> Solution:
@@ -133,55 +137,54 @@ def conv(site: Site, target: Tensor) -> Solution:
 
 
 def _prepare(site: Site, weight: Tensor) -> _Whole | _Windows | _Frequencies:
-    conv, options = convolution(site, weight), site.preset.solver
-    choice = _choose(site.where, conv, options)
-    if choice.way == "blocks":
-        return _Windows(conv, choice)
-    if choice.way in ("fft_padded", "fft_boundary"):
-        return _Frequencies(conv, choice, options)
-    return _Whole(conv, choice, options)
+    conv, options = convolution(site, weight), site.preset.conv
+    plan: ConvPlan = site.chosen or _chosen(site.where, conv, options)
+    if plan.way == "blocks":
+        return _Windows(conv, plan)
+    if plan.way in ("fft_padded", "fft_boundary"):
+        return _Frequencies(conv, plan, options)
+    return _Whole(conv, plan, options)
 
 
 class _Whole:
     """The whole map is one system per sample."""
 
-    def __init__(self, conv: Convolution, choice: Choice, options: SolverOptions) -> None:
-        self.conv, self.choice = conv, choice
-        self.flat = choice.way == "matrix"
-        self.prepared: Dense | Exact | Any
+    def __init__(self, conv: Convolution, plan: ConvPlan, options: Convolutions) -> None:
+        self.plan = plan
+        self.flat = plan.way == "matrix"
+        self.A: Dense | Exact | CGLS
         if self.flat:
-            self.prepared = Dense(conv.matrix())
-        elif choice.way == "cg":
-            self.prepared = conjugate_gradients(conv, options.linear_iterations, options.linear_tolerance)
+            self.A = Dense(conv.matrix())
+        elif plan.way == "cg":
+            self.A = conjugate_gradients(conv, options.cg)
         else:
-            torus, seam = Torus(conv, choice.size), choice.way == "seam"
-            self.prepared = Exact(conv, torus, seam, options.exact_tolerance, options.exact_iterations)
+            self.A = options.exact.prepare(conv, Torus(conv, plan.size), seam=plan.way == "seam")
 
     def solve(self, site: Site, residual: Tensor) -> Solution:
-        at_once = self.choice.at_once
+        at_once = self.plan.at_once
         if not self.flat:
-            return site.linear(self.prepared, residual, _same, _same, at_once)
+            return site.linear(self.A, residual, _same, _same, at_once)
         return site.linear(
-            self.prepared, residual.flatten(1), lambda a: a.flatten(1), lambda x: x.reshape(site.anchor.shape), at_once
+            self.A, residual.flatten(1), lambda a: a.flatten(1), lambda x: x.reshape(site.anchor.shape), at_once
         )
 
 
 class _Windows:
     """Windows that do not overlap are systems of their own, all with the same matrix (one per group)."""
 
-    def __init__(self, conv: Convolution, choice: Choice) -> None:
-        self.conv, self.choice = conv, choice
+    def __init__(self, conv: Convolution, plan: ConvPlan) -> None:
+        self.conv, self.plan = conv, plan
         groups = conv.geometry.groups
         matrices = conv.weight.reshape(groups, conv.coarse[0] // groups, -1)  # (g, coarse, fine)
         matrices = matrices.mT if conv.geometry.transposed else matrices
-        self.prepared: Blocks | Dense = Blocks(matrices) if groups > 1 else Dense(matrices[0].contiguous())
+        self.A: Blocks | Dense = Blocks(matrices) if groups > 1 else Dense(matrices[0].contiguous())
 
     def solve(self, site: Site, residual: Tensor) -> Solution:
         transposed = self.conv.geometry.transposed
         split, cut = (self._coarse, self._fine) if transposed else (self._fine, self._coarse)
         join = self._from_coarse if transposed else self._from_fine
-        at_once = self.choice.at_once * int(torch.Size(self.conv.coarse[1:]).numel())
-        solution = site.linear(self.prepared, cut(residual), split, join, at_once)
+        at_once = self.plan.at_once * int(torch.Size(self.conv.coarse[1:]).numel())
+        solution = site.linear(self.A, cut(residual), split, join, at_once)
         if transposed:
             return solution
         reached = join(torch.ones_like(split(site.anchor[:1]))) > 0  # inputs between windows keep their anchor
@@ -213,18 +216,18 @@ class _Windows:
 class _Frequencies:
     """One system per frequency, on a torus that is not quite the map."""
 
-    def __init__(self, conv: Convolution, choice: Choice, options: SolverOptions) -> None:
-        self.choice = choice
+    def __init__(self, conv: Convolution, plan: ConvPlan, options: Convolutions) -> None:
+        self.plan = plan
         # with padding, FFT-Boundary's correction frozen at the anchor leaves the residual form
-        frozen = choice.way == "fft_boundary" and any(p != (0, 0) for p in conv.geometry.padding)
+        frozen = plan.way == "fft_boundary" and any(p != (0, 0) for p in conv.geometry.padding)
         zero_filled = options.fill == "zeros" and not frozen
-        self.spectral = Spectral(Torus(conv, choice.size), int(options.budget), zero_filled)
+        self.spectral = Spectral(Torus(conv, plan.size), int(options.budget), zero_filled)
 
     def solve(self, site: Site, residual: Tensor) -> Solution:
-        parts = zip(site.anchor.split(self.choice.at_once), residual.split(self.choice.at_once), strict=True)
-        solved = [self.spectral.solve(a, r, site.gate) for a, r in parts]
-        joined = Systems.joined(solved)
-        return site.reported(replace(joined, value=site.within.clamp(joined.value, site.anchor)), _same)
+        at_once = self.plan.at_once
+        parts = zip(site.anchor.split(at_once), residual.split(at_once), strict=True)
+        joined = Solution.joined([self.spectral.solve(a, r, site.gate) for a, r in parts])
+        return site.per_sample(replace(joined, value=site.within.clamp(joined.value, site.anchor)), _same)
 
 
 def _same(a: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Linear layers and products with a side operand: a = â + A⁺(t − Φ(â)), both of the paper's cases (III-A)."""
+"""Linear layers and products with a side operand, both of the paper's cases (III-A).
+
+a = â + A⁺(t − Φ(â))
+"""
 
 from __future__ import annotations
 

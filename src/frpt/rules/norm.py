@@ -1,4 +1,7 @@
-"""Normalisations. With stored statistics they are diagonal; with the input's own, only a direction comes back."""
+"""Normalisations. With stored statistics they are diagonal; with the input's own, only a direction comes back.
+
+y = γ (z − mean)/√(var + ε) + β:   z = mean(ẑ) + c u,   u ∝ (t − β)/γ,   c nearest to the anchor
+"""
 
 from __future__ import annotations
 

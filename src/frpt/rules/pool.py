@@ -1,4 +1,7 @@
-"""Pooling and interpolation: averages by least squares axis by axis, maxima by the smallest change per window."""
+"""Pooling and interpolation: averages by least squares axis by axis, maxima by the smallest change per window.
+
+y = (A₁ ⊗ … ⊗ A_d) a:   a = â + A⁺ r;      y_j = max of a over window j:   see ``_maxima``
+"""
 
 from __future__ import annotations
 
@@ -178,17 +181,17 @@ def _maxima(site: Site, target: Tensor, index: Tensor) -> Solution:
     a = site.anchor.reshape(-1, math.prod(space))
     t = target.reshape(len(a), -1)
     spare = a.shape[1]  # one entry more, for positions outside
-    at = torch.where(index < 0, spare, index)
+    place = torch.where(index < 0, spare, index)
     bound = torch.full((len(a), spare + 1), torch.inf, dtype=a.dtype, device=a.device)
-    spread = t[:, :, None].expand(-1, -1, at.shape[1]).reshape(len(a), -1)
-    bound = bound.scatter_reduce(1, at.flatten().expand(len(a), -1), spread, "amin")
+    spread = t[:, :, None].expand(-1, -1, place.shape[1]).reshape(len(a), -1)
+    bound = bound.scatter_reduce(1, place.flatten().expand(len(a), -1), spread, "amin")
     outside = torch.full((len(a), 1), -torch.inf, dtype=a.dtype, device=a.device)
     lowered = torch.cat([torch.minimum(a, bound[:, :-1]), outside], 1)
     bound[:, -1] = -torch.inf
-    u, v = bound[:, at], lowered[:, at]  # (planes, windows, entries)
+    u, v = bound[:, place], lowered[:, place]  # (planes, windows, entries)
     best = u.amax(-1, keepdim=True)
-    chosen = torch.where(u == best, torch.cat([a, outside], 1)[:, at], -torch.inf).argmax(-1, keepdim=True)
-    position = at.expand(len(a), -1, -1).gather(2, chosen).squeeze(-1)
+    chosen = torch.where(u == best, torch.cat([a, outside], 1)[:, place], -torch.inf).argmax(-1, keepdim=True)
+    position = place.expand(len(a), -1, -1).gather(2, chosen).squeeze(-1)
     short = v.amax(-1) < torch.minimum(t, best.squeeze(-1))
     raised = torch.where(short, torch.minimum(t, best.squeeze(-1)), -torch.inf)
     value = lowered.scatter_reduce(1, position, raised, "amax")[:, :-1]

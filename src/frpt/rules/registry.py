@@ -1,4 +1,11 @@
-"""RULES: ATen op -> reverse rule. A rule is a pure function of a site and a target; registering one twice raises."""
+"""RULES: ATen op -> reverse rule. A rule is a pure function of a site and a target; registering one twice raises.
+
+    rule.choose(call, preset)      when the way back is planned: how this call will be solved, once for each unit
+    rule.solve(site, target)       for each batch: the nearest input to the anchor whose output is the target
+
+``frpt.reverse`` and ``frpt.ops`` look rules up by ``rule_for``; the files beside this one register theirs by
+``reverses``.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +21,9 @@ from torch._ops import OpOverload
 from frpt.common.batch import BatchAxis
 from frpt.errors import OptionError
 from frpt.options import Gate, Preset
-from frpt.solvers.base import UNBOUNDED, Prepared, Range, Solution, UnitAxes
-from frpt.solvers.linear.gate import Systems, admissible, admitted, anchored
+from frpt.solvers.base import UNBOUNDED, Range, Solution, UnitAxes, per_system
+from frpt.solvers.linear.gate import admissible, admitted, anchored
+from frpt.solvers.linear.linear_map import LinearMap
 
 
 @dataclass(frozen=True)
@@ -59,14 +67,17 @@ class Site(Call):
     """A call with its recorded values: what a rule works on.
 
     anchor: the recorded input â, output: the recorded Φ(â), both in solver precision. ``args`` keep the model's dtype.
+    axes: where the samples are in both. within: the range of the op before. cache: what ``prepared`` has made for the
+    unit. chosen: what the rule's ``choose`` has said when the unit was planned; None where there was no plan.
     """
 
     anchor: Tensor = None  # type: ignore[assignment]
     output: Tensor = None  # type: ignore[assignment]
     preset: Preset = None  # type: ignore[assignment]
-    at: UnitAxes = UnitAxes()
+    axes: UnitAxes = UnitAxes()
     within: Range = UNBOUNDED
     cache: dict[str, tuple[Any, Any]] | None = None
+    chosen: Any = None
 
     @staticmethod
     def of(
@@ -74,13 +85,16 @@ class Site(Call):
         anchor: Tensor,
         output: Tensor,
         preset: Preset,
-        at: UnitAxes = UnitAxes(),
+        axes: UnitAxes = UnitAxes(),
         within: Range = UNBOUNDED,
         cache: dict[str, tuple[Any, Any]] | None = None,
+        chosen: Any = None,
     ) -> Site:
         """The call with its recorded values."""
         own = {f.name: getattr(call, f.name) for f in fields(Call)}
-        return Site(**own, anchor=anchor, output=output, preset=preset, at=at, within=within, cache=cache)
+        return Site(
+            **own, anchor=anchor, output=output, preset=preset, axes=axes, within=within, cache=cache, chosen=chosen
+        )
 
     @property
     def gate(self) -> Gate:
@@ -97,7 +111,7 @@ class Site(Call):
         return value.to(self.anchor.dtype) if isinstance(value, Tensor) else None
 
     def prepared(self, kind: str, weight: Tensor, make: Callable[[Tensor], Any]) -> Any:
-        """``make(weight)``, made once per weight: the second batch through a layer finds it here."""
+        """``make(weight)``, made once per weight: the second batch through a layer takes it from the cache."""
         if self.cache is None:
             return make(weight.to(self.anchor.dtype))
         known, value = self.cache.get(kind, (None, None))
@@ -108,44 +122,43 @@ class Site(Call):
 
     def exact(self, value: Tensor) -> Solution:
         """A solution by formula; where the gate refuses its magnitude or deviation, as far towards it as it admits."""
-        rows, anchor = self.at.input.rows(value), self.at.input.rows(self.anchor)
+        rows, anchor = self.axes.input.rows(value), self.axes.input.rows(self.anchor)
         failed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         if self.gate.enabled:
             failed = ~admissible(rows, anchor, self.gate)
         if bool(failed.any()):
-            held = torch.where(failed[:, None], admitted(rows, anchor, self.gate), rows)
-            front = self.at.input.front(value)
-            value = self.at.input.back(held.reshape(front.shape))
+            rows = torch.where(failed[:, None], admitted(rows, anchor, self.gate), rows)
+            front = self.axes.input.front(value)
+            value = self.axes.input.back(rows.reshape(front.shape))
         return Solution.of(value, len(rows), failed)
 
     def linear(
         self,
-        prepared: Prepared,
+        A: LinearMap,
         residual: Tensor,
         split: Callable[[Tensor], Tensor],
         join: Callable[[Tensor], Tensor],
         at_once: int | None = None,
     ) -> Solution:
-        """The anchored solve of a linear map. split: input -> (s, *in) systems, join: back. residual: (s, *out).
+        """The anchored solve of a linear map A. split: input -> (s, *in) systems, join: back. residual: (s, *out).
 
         at_once: systems that memory holds at a time.
         """
-        limit, anchor = self.preset.solver.range_iterations, split(self.anchor)
+        anchor, bounded = split(self.anchor), self.preset.bounded
         count = max(1, len(anchor) if at_once is None else at_once)
         parts = zip(anchor.split(count), residual.split(count), strict=True)
-        solved = [anchored(prepared, a, r, self.gate, self.within, limit) for a, r in parts]
-        return self.reported(Systems.joined(solved), join)
+        solved = [anchored(A, a, r, self.gate, self.within, bounded) for a, r in parts]
+        return self.per_sample(Solution.joined(solved), join)
 
-    def reported(self, solved: Systems, join: Callable[[Tensor], Tensor]) -> Solution:
+    def per_sample(self, solved: Solution, join: Callable[[Tensor], Tensor]) -> Solution:
         """Solved systems as the solution of the samples they belong to."""
         value = join(solved.value)
 
-        def per_sample(v: Tensor) -> Tensor:
-            spread = join(v.reshape(-1, *[1] * (solved.value.dim() - 1)).expand_as(solved.value))
-            return self.at.input.rows(spread).amax(1)
+        def largest(v: Tensor) -> Tensor:
+            spread = join(per_system(v, solved.value).expand_as(solved.value))
+            return self.axes.input.rows(spread).amax(1)
 
-        count = self.at.input.count(value)
-        return Solution.of(value, count, per_sample(solved.fallback), per_sample(solved.iterations))
+        return Solution(value, largest(solved.fallback), largest(solved.iterations))
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:
@@ -161,8 +174,10 @@ F = TypeVar("F", bound=RuleFunction)
 class Rule:
     """name; the function; the slots it can reverse (None: any); when it applies; whether entries are independent.
 
-    case and note: what the plan says of a call. fixed_point: a target that is met returns the anchor, whatever the
-    function says; a rule that keeps that law itself, or is meant not to, turns it off.
+    case: what the plan says of a call. choose: how a call will be solved, decided when it is planned, from shapes and
+    the weights as they are then; what it returns is printed in the plan and handed to the function as ``site.chosen``.
+    fixed_point: a target that is met returns the anchor, whatever the function says; a rule that keeps that law itself,
+    or is meant not to, turns it off.
     """
 
     name: str
@@ -171,7 +186,7 @@ class Rule:
     when: Callable[[Call], bool] | None
     elementwise: bool
     case: Callable[[Call], str] | None
-    note: Callable[[Call, Preset], str] | None
+    choose: Callable[[Call, Preset], Any] | None
     fixed_point: bool
 
     def applies(self, call: Call) -> bool:
@@ -186,7 +201,7 @@ class Rule:
         if self.elementwise and met.shape == site.anchor.shape:
             keep = met
         else:
-            keep = site.at.input.over(site.at.output.rows(met).all(1), site.anchor)
+            keep = site.axes.input.over(site.axes.output.rows(met).all(1), site.anchor)
         value = torch.where(keep, site.anchor, solution.value)
         return replace(solution, value=value).checked(f"{site.where}, rule {self.name}")
 
@@ -200,15 +215,36 @@ def reverses(
     when: Callable[[Call], bool] | None = None,
     elementwise: bool = False,
     case: Callable[[Call], str] | None = None,
-    note: Callable[[Call, Preset], str] | None = None,
+    choose: Callable[[Call, Preset], Any] | None = None,
     fixed_point: bool = True,
     preset: str = "default",
 ) -> Callable[[F], F]:
     """Register the decorated function as the reverse rule of ``ops``.
 
-    slots: names of the arguments it can be asked to reverse. when: further conditions; where they fail the op is solved
-    as a composite block. elementwise: entry i of the output depends on entry i of the input only. case, note,
-    fixed_point: see ``Rule``.
+    Args:
+        ops: ATen op overloads, e.g. ``torch.ops.aten.relu.default``.
+        slots: names of the arguments it can be asked to reverse; None: any.
+        when: further conditions on a call; where they fail the op is solved as a composite block.
+        elementwise: entry i of the output depends on entry i of the input only.
+        case: "I" or "II" of a call, for the plan.
+        choose: how a call will be solved, decided once when it is planned; printable (see ``Rule``).
+        fixed_point: whether a target that is met returns the anchor, whatever the function says.
+        preset: the registry it goes to: "default", or one that a ``Preset`` names in ``rules``.
+
+    Returns:
+        A decorator that registers a function (site, target) -> ``Solution`` and returns it.
+
+    Raises:
+        OptionError: an op has a rule in that registry already.
+
+    Example:
+        >>> import frpt, torch
+        >>> @frpt.reverses(torch.ops.aten.sinh.default, elementwise=True, preset="example")
+        ... def sinh(site, target):
+        ...     return site.exact(torch.asinh(target))
+        >>> from frpt.rules import RULES
+        >>> RULES.pop("example")[torch.ops.aten.sinh.default].name
+        'sinh'
     """
 
     def register(function: F) -> F:
@@ -216,7 +252,7 @@ def reverses(
         for op in ops:
             if op in table:
                 raise OptionError(f"{op} already has the {preset} rule {table[op].name!r}; remove one of the two")
-            table[op] = Rule(function.__name__, function, slots, when, elementwise, case, note, fixed_point)
+            table[op] = Rule(function.__name__, function, slots, when, elementwise, case, choose, fixed_point)
         return function
 
     return register
@@ -249,5 +285,5 @@ def plain_site(call: Call, preset: Preset, samples: BatchAxis = BatchAxis()) -> 
     """A site without a graph around it: the op is run to record its output. For direct use and tests."""
     with torch.no_grad():
         output = call.forward(call.active)
-    dtype, at = preset.solver.dtype, UnitAxes(samples, samples)
-    return Site.of(call, anchor=call.active.to(dtype), output=output.to(dtype), preset=preset, at=at)
+    dtype, axes = preset.dtype, UnitAxes(samples, samples)
+    return Site.of(call, anchor=call.active.to(dtype), output=output.to(dtype), preset=preset, axes=axes)

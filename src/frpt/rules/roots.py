@@ -1,4 +1,7 @@
-"""Inverse of a function that falls to one minimum and rises after it (GELU, SiLU, Mish), by bracketed Newton steps."""
+"""Inverse of a function that falls to one minimum and rises after it (GELU, SiLU, Mish), by bracketed Newton steps.
+
+f(z) = t,   z ← z − (f(z) − t)/f′(z), or half way where that leaves the bracket.   Used by ``activation``.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ops that only move numbers: every output entry is one input entry, or nothing of it.
 
-With y_j = a_{i(j)}, the minimum-norm least-squares answer is  a_i = â_i + mean of r_j over the j that read entry i.
+y_j = a_{i(j)}:   a_i = â_i + mean of r_j over the j that read entry i,  the minimum-norm least-squares answer
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ def gather(site: Site, target: Tensor) -> Solution:
 
 def _spread(site: Site, total: Tensor, count: Tensor) -> Solution:
     """a_i = â_i + Σr/count. As a diagonal map of scale √count, so that ranges and the gate apply."""
-    split, weight = site.at.input.front, count.sqrt()
+    split, weight = site.axes.input.front, count.sqrt()
     pulled = torch.where(count > 0, total / weight.clamp_min(1.0), 0.0)
     prepared = Diagonal(split(weight.reshape(site.anchor.shape)))
-    return site.linear(prepared, split(pulled.reshape(site.anchor.shape)), split, site.at.input.back)
+    return site.linear(prepared, split(pulled.reshape(site.anchor.shape)), split, site.axes.input.back)
 
 
 def _in_double(site: Site) -> Call:

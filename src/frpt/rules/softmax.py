@@ -1,4 +1,7 @@
-"""Softmax and log-softmax: logits up to a shift per slice, the shift nearest to the anchor (Supplement A.5, part 4)."""
+"""Softmax and log-softmax: logits up to a shift per slice, the shift nearest to the anchor (Supplement A.5, part 4).
+
+z = log t + c,   c = mean(ẑ − log t)
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from frpt.solvers.base import Solution
 
 aten = torch.ops.aten
 FLOOR = 1e-12
+"""Probabilities are raised to this before their logarithm is taken; the paper's (Supplement A.5, part 4)."""
 
 
 def _shifted(site: Site, d: Tensor, shift: Tensor, met: Tensor, dim: int) -> Solution:

@@ -1,4 +1,4 @@
-"""Which entries each pooling window covers."""
+"""Which entries each pooling window covers, as index tables and averaging matrices. Used by ``pool``."""
 
 from __future__ import annotations
 

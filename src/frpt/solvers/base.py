@@ -1,9 +1,17 @@
-"""What a solver is: a map prepared once per weight, solved once per batch, and what it reports."""
+"""What all solvers share: the result they return, the range a result has to stay in, and norms sample by sample.
+
+    Solution   a reconstructed input a, whether the nominal solve was refused, and how many steps it took
+    Measured   the same with its consistency ‖Φ(a) − t‖/‖t‖ (CCP) and its deviation ‖a − â‖/‖â‖ (MDP)
+
+Solvers of linear maps make one entry per system, block solvers one per sample; ``frpt.rules`` turns systems into
+samples, ``frpt.reverse`` and ``frpt.ops`` measure what a whole unit achieved.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -32,9 +40,9 @@ class Range:
         return x
 
     def around(self, anchors: Tensor) -> Range:
-        """The same interval, quicker to clamp to where it holds all anchors, so that none stretches it."""
-        held = self.bounded and bool(((anchors >= self.low) & (anchors <= self.high)).all())
-        return _Plain(self.low, self.high) if held else self
+        """The same interval, quicker to clamp to where it contains all anchors, so that none stretches it."""
+        contains = self.bounded and bool(((anchors >= self.low) & (anchors <= self.high)).all())
+        return _Plain(self.low, self.high) if contains else self
 
 
 @dataclass(frozen=True)
@@ -49,51 +57,6 @@ UNBOUNDED = Range()
 
 
 @dataclass(frozen=True)
-class Solution:
-    """A reconstructed input, and per sample how good it is.
-
-    value: like the anchor. ccp: ‖Φ(a) − t‖ / ‖t‖, and ccp_before the same at the anchor. deviation: ‖a − â‖ / ‖â‖.
-    fallback: the gate refused the nominal solution. iterations: of an iterative solver. All but value: (b,).
-    """
-
-    value: Tensor
-    fallback: Tensor
-    iterations: Tensor
-    ccp: Tensor
-    ccp_before: Tensor
-    deviation: Tensor
-
-    @staticmethod
-    def of(value: Tensor, count: int, fallback: Tensor | None = None, iterations: Tensor | None = None) -> Solution:
-        """A solution not measured yet."""
-        none = torch.zeros(count, dtype=torch.float64, device=value.device)
-        return Solution(
-            value,
-            none.bool() if fallback is None else fallback,
-            none.long() if iterations is None else iterations,
-            none,
-            none,
-            none,
-        )
-
-    def measured(self, anchor: Tensor, before: Tensor, after: Tensor, target: Tensor, at: UnitAxes) -> Solution:
-        """The same with CCP and deviation filled in; before, after: Φ(â) and Φ(a)."""
-        scale = at.output.norm(target)
-        return replace(
-            self,
-            ccp=relative(at.output.norm(after.double() - target.double()), scale),
-            ccp_before=relative(at.output.norm(before.double() - target.double()), scale),
-            deviation=relative(at.input.norm(self.value.double() - anchor.double()), at.input.norm(anchor)),
-        )
-
-    def checked(self, where: str) -> Solution:
-        """The same, or an error if NaN or infinity is about to leave."""
-        if not bool(torch.isfinite(self.value).all()):
-            raise NonFiniteError(f"{where}: the reverse step produced NaN or infinity. Check this layer's weights.")
-        return self
-
-
-@dataclass(frozen=True)
 class UnitAxes:
     """Where the samples are in a unit's input and output."""
 
@@ -101,42 +64,84 @@ class UnitAxes:
     output: BatchAxis = BatchAxis()
 
 
-class Prepared(Protocol):
-    """A linear map A with whatever of its inverse depends on the weights only.
+@dataclass(frozen=True)
+class Solution:
+    """What a solver returns for s systems or samples.
 
-    Systems are rows: x: (s, *in), y: (s, *out), each of the s systems independent of the others.
+    Attributes:
+        value: (s, *in), the reconstructed inputs; a rule's solution has the shape of its anchor.
+        fallback: (s,) bool, where the nominal solution was refused (by the gate, or since nothing beat the anchor).
+        iterations: (s,), steps of an iterative solver, 0 for a formula.
     """
 
-    reduces: bool
-    """Case I (outputs ≤ inputs: consistency can be asked for) or case II."""
-    closed: bool
-    """A⁺ r costs about as much as A x: it may be applied again and again."""
+    value: Tensor
+    fallback: Tensor
+    iterations: Tensor
 
-    @property
-    def deficient(self) -> bool | Tensor:
-        """Numerically rank-deficient: A⁺ is truncated and every solution counts as a fallback."""
-        ...
+    @classmethod
+    def of(
+        cls, value: Tensor, count: int, fallback: Tensor | None = None, iterations: Tensor | None = None
+    ) -> Solution:
+        """A solution of ``count`` samples; what is not given is False, or 0."""
+        none = torch.zeros(count, dtype=torch.long, device=value.device)
+        return Solution(
+            value,
+            none.bool() if fallback is None else fallback,
+            none if iterations is None else iterations,
+        )
 
-    @property
-    def frobenius(self) -> float | Tensor:
-        """‖A‖_F; it, σ_max and ``deficient`` are (s,) where every system has a matrix of its own."""
-        ...
+    @staticmethod
+    def joined(parts: Sequence[Solution]) -> Solution:
+        """Systems that were solved in several parts, one after the other, as one solution."""
+        if len(parts) == 1:
+            return parts[0]
+        return Solution(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Solution)))
 
-    @property
-    def sigma_max(self) -> float | Tensor: ...
-    def rows(self, index: Tensor) -> Prepared:
-        """The map of the systems ``index: (k,)`` only; itself where all systems share one matrix."""
-        ...
+    def put(self, rows: Tensor, part: Self) -> Self:
+        """The samples ``rows: (k,)`` replaced by those of ``part``, which went on with them; iterations add up."""
+        added = [f.name for f in fields(self) if f.name not in ("value", "fallback")]
+        return replace(
+            self,
+            value=self.value.index_copy(0, rows, part.value),
+            fallback=self.fallback.index_copy(0, rows, part.fallback),
+            **{name: getattr(self, name).index_add(0, rows, getattr(part, name)) for name in added},
+        )
 
-    def apply(self, x: Tensor) -> Tensor: ...
-    def adjoint(self, y: Tensor) -> Tensor: ...
-    def solve(self, residual: Tensor) -> Tensor:
-        """A⁺ r, the minimum-norm least-squares correction."""
-        ...
+    def checked(self, where: str) -> Self:
+        """The same, or an error if NaN or infinity is about to leave."""
+        if not bool(torch.isfinite(self.value).all()):
+            raise NonFiniteError(f"{where}: the reverse step produced NaN or infinity. Check this layer's weights.")
+        return self
 
-    def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
-        """(AᵀA + αI)⁻¹ Aᵀ r with alpha: (s,)."""
-        ...
+    def measured(self, anchor: Tensor, before: Tensor, after: Tensor, target: Tensor, axes: UnitAxes) -> Measured:
+        """The same with CCP and deviation. before, after: Φ(â) and Φ(a)."""
+        scale = axes.output.norm(target)
+        return Measured(
+            self.value,
+            self.fallback,
+            self.iterations,
+            ccp=relative(axes.output.norm(after.double() - target.double()), scale),
+            ccp_before=relative(axes.output.norm(before.double() - target.double()), scale),
+            deviation=relative(axes.input.norm(self.value.double() - anchor.double()), axes.input.norm(anchor)),
+        )
+
+
+@dataclass(frozen=True)
+class Measured(Solution):
+    """A solution of b samples and how good it is, as ``frpt.ops`` returns it.
+
+    Attributes:
+        value: like the anchor, the reconstructed input.
+        fallback: (b,) bool, where the nominal solution was refused.
+        iterations: (b,), steps of an iterative solver, 0 for a formula.
+        ccp: (b,), ‖Φ(a) − t‖ / ‖t‖.
+        ccp_before: (b,), the same at the anchor.
+        deviation: (b,), ‖a − â‖ / ‖â‖.
+    """
+
+    ccp: Tensor
+    ccp_before: Tensor
+    deviation: Tensor
 
 
 @dataclass
@@ -152,8 +157,14 @@ class Working:
 
 
 def norm(t: Tensor) -> Tensor:
-    """Euclidean norm of every system: (s,)."""
+    """Euclidean norm of every system, in its own precision: (s,)."""
     length: Tensor = torch.linalg.vector_norm(t.flatten(1), dim=1)
+    return length
+
+
+def row_norm(t: Tensor) -> Tensor:
+    """Euclidean norm of every sample, in double: (b,)."""
+    length: Tensor = torch.linalg.vector_norm(t.flatten(1), dim=1, dtype=torch.float64)
     return length
 
 

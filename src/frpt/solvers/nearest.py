@@ -9,90 +9,126 @@ the rows G of these gradients the quadratic program
 
     min ½‖v − centre‖²_M   subject to   c + G(v − a) ≥ 0,   low ≤ v ≤ high
 
-has the solution v = clamp(centre + M⁻¹Gᵀλ), λ ≥ 0, found in its dual: ``competitors`` unknowns for each sample.
+has the solution v = clamp(centre + M⁻¹Gᵀλ), λ ≥ 0, looked for in its dual: ``competitors`` unknowns for each sample.
 Called by ``frpt.reverse.whole_path``; knows a function and its constraints, not what layer they came from.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from frpt.options import Gate, NearestOptions
-from frpt.solvers.base import UNBOUNDED, Range, Working
-from frpt.solvers.blocks.problem import BlockFunction
+from frpt.common.checks import require_numbers_positive
+from frpt.solvers.base import Range, Solution, Working, row_norm
+from frpt.solvers.contest import Contest
 from frpt.solvers.linear.gate import admissible
 
 
-class Metric(Protocol):
-    """‖d‖²_M = dᵀM d for samples as rows; M⁻¹ is how the feature varies."""
-
-    def spread(self, rows: Tensor) -> Tensor:
-        """M⁻¹ times each row. rows: (..., n)."""
-        ...
-
-    def norm(self, d: Tensor) -> Tensor:
-        """‖d‖_M: (k,), in double. d: (k, n)."""
-        ...
-
-
 @dataclass(frozen=True)
-class Contest:
-    """Which class shall win for each sample, by which margin, and where the feature may go.
+class Winning(Solution):
+    """value: (b, *in), the anchor where the label wins in no feature that was tried: that is its ``fallback``.
 
-    fn: (a, rows) -> scores (k, classes) of the samples ``rows: (k,)``. anchor: (b, *in). label, margin: (b,).
+    iterations: (b,), backward passes spent on each sample; forwards: (b,), forward passes.
     """
 
-    fn: BlockFunction
-    anchor: Tensor
-    label: Tensor
-    margin: Tensor
-    gate: Gate
-    within: Range = UNBOUNDED
-    metric: Metric | None = None
-    """None: M = I."""
-
-    def part(self, rows: Tensor) -> Contest:
-        """The same for the samples ``rows: (k,)`` only."""
-        fn = self.fn
-        return replace(
-            self, fn=lambda a, index: fn(a, rows[index]), anchor=self.anchor[rows], label=self.label[rows],
-            margin=self.margin[rows],
-        )  # fmt: skip
-
-    def leads(self, scores: Tensor, rows: Tensor) -> Tensor:
-        """s_y − s_j for every class j: (k, classes); infinite for the label's own."""
-        label = self.label[rows][:, None]
-        return (scores.gather(1, label) - scores).scatter(1, label, torch.inf)
-
-    def wins(self, lead: Tensor, rows: Tensor) -> Tensor:
-        """Whether the least lead is enough: at least the margin, and strictly positive. lead: (k,)."""
-        return (lead >= self.margin[rows]) & (lead > 0)
-
-    def distance(self, d: Tensor) -> Tensor:
-        """‖d‖_M: (k,), in double. d: (k, n)."""
-        return _norm(d) if self.metric is None else self.metric.norm(d)
-
-    def norms(self) -> Tensor:
-        """‖â‖ as the gate measures deviations, at least its floor: (b,)."""
-        flat = self.anchor.flatten(1)
-        return _norm(flat).clamp_min(self.gate.floor * flat.shape[1] ** 0.5)
-
-
-@dataclass(frozen=True)
-class Winner:
-    """value: (b, *in), the anchor where no feature was found in which the label wins. wins: (b,) bool.
-
-    forwards, backwards: (b,), the passes spent on each sample.
-    """
-
-    value: Tensor
-    wins: Tensor
     forwards: Tensor
-    backwards: Tensor
+
+    @property
+    def wins(self) -> Tensor:
+        """(b,) bool."""
+        return ~self.fallback
+
+
+@dataclass(frozen=True)
+class NearestWinning:
+    """Active-set SQP for  min ½‖a − â‖²_M  subject to  c_j(a) ≥ 0,  low ≤ a ≤ high.
+
+    The numbers were chosen on MNIST's and CIFAR-10's SimpleCNN and on CREPE, where none of them is critical
+    (``benchmarks/nearest.py``).
+
+    Args:
+        competitors: classes whose gradients are kept for each sample.
+        steps: most forward and backward passes from one start.
+        patience: steps in a row that may win little before a sample whose label wins is done.
+        persistence: steps in a row that may bring the label no nearer to winning before a start is given up.
+        stride: longest step, in norms of the anchor.
+        gain: share of the distance a step has to win to count.
+        beyond: how far the first step goes beyond the linearised boundary, as a share of its length; twice as far each
+            time, up to ``most_beyond``, until the label has won.
+        most_beyond: the largest such share.
+        polish_beyond: the same once the label has won.
+        halved: a step that leaves more than this share of what the label lacks is slow, and the next step's centre
+            moves from the anchor to where the sample is.
+        shrink: how much of the way back to the anchor is left then.
+        rounds: most looks, in a step, at which entries sit on the bound of their range.
+        shorten: the last stretch, as a share of the way, in which to look for where the label just still wins.
+        looks: forward passes for that.
+        probes: random points to start again from, the best of them, where no step makes the label win; 0: none.
+        radii: their distances, in norms of the anchor.
+        farthest: norms of the anchor within which a target has to lie; one farther away is no feature this layer would
+            produce.
+        together: most samples in a pass: more are no faster on a CPU.
+        budget: bytes that the gradients and steps of the samples in a pass may take.
+
+    Raises:
+        OptionError: a number is not positive.
+
+    Example:
+        >>> import frpt
+        >>> from dataclasses import replace
+        >>> from frpt.options import PRESETS
+        >>> quick = replace(PRESETS["default"], name="quick", nearest=frpt.NearestWinning(steps=8, probes=0))
+        >>> quick.nearest.competitors
+        3
+    """
+
+    competitors: int = 3
+    steps: int = 40
+    patience: int = 3
+    persistence: int = 10
+    stride: float = 0.5
+    gain: float = 0.01
+    beyond: float = 0.01
+    most_beyond: float = 0.1
+    polish_beyond: float = 5e-3
+    halved: float = 0.5
+    shrink: float = 0.3
+    rounds: int = 2
+    shorten: float = 0.01
+    looks: int = 3
+    probes: int = 48
+    radii: tuple[float, ...] = (0.3, 1.0, 2.0, 4.0)
+    farthest: float = 10.0
+    together: int = 1024
+    budget: int = 2**28
+
+    def __post_init__(self) -> None:
+        require_numbers_positive(self, "probes")
+
+    def solve(self, contest: Contest) -> Winning:
+        """The nearest winning feature of every sample; the anchor where there is none to be had."""
+        shape = contest.anchor.shape
+        contest = replace(contest, within=contest.within.around(contest.anchor))
+        best = _Best(contest.anchor.flatten(1))
+        for rows in self.chunks(contest):
+            _search(contest, self, best, rows, contest.anchor.flatten(1)[rows])
+        if self.probes:
+            for rows in self.chunks(contest, (~best.winning).nonzero().squeeze(1)):
+                _search(contest, self, best, rows, _elsewhere(contest, self, best, rows))
+        _shorten(contest, self, best)
+        wins = best.winning & admissible(best.value, contest.anchor.flatten(1), contest.gate)
+        value = torch.where(wins[:, None], best.value, contest.anchor.flatten(1)).reshape(shape)
+        return Winning(value, ~wins, best.backwards, best.forwards)
+
+    def chunks(self, contest: Contest, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+        """As many samples together as memory holds: rows, moves, and what the program and a pass take beside them."""
+        if rows is None:
+            rows = torch.arange(len(contest.anchor), device=contest.anchor.device)
+        one = contest.anchor[:1].nbytes * (2 * self.competitors + 8)
+        most = max(8, min(self.together, self.budget // max(one, 1)))
+        return rows.split(most) if len(rows) else ()
 
 
 @dataclass
@@ -131,7 +167,8 @@ class _Best:
         self.backwards = torch.zeros_like(self.forwards)
 
     @property
-    def found(self) -> Tensor:
+    def winning(self) -> Tensor:
+        """(b,) bool: the label has won somewhere."""
         return self.distance < torch.inf
 
     def take(self, index: Tensor, value: Tensor, distance: Tensor, lead: Tensor, better: Tensor) -> None:
@@ -140,32 +177,7 @@ class _Best:
         self.distance[index[better]] = distance[better]
 
 
-def solve(contest: Contest, options: NearestOptions) -> Winner:
-    """The nearest winning feature of every sample; the anchor where none is found."""
-    shape = contest.anchor.shape
-    contest = replace(contest, within=contest.within.around(contest.anchor))
-    best = _Best(contest.anchor.flatten(1))
-    for rows in chunks(contest, options):
-        _search(contest, options, best, rows, contest.anchor.flatten(1)[rows])
-    if options.probes:
-        for rows in chunks(contest, options, (~best.found).nonzero().squeeze(1)):
-            _search(contest, options, best, rows, _elsewhere(contest, options, best, rows))
-    _shorten(contest, options, best)
-    wins = best.found & admissible(best.value, contest.anchor.flatten(1), contest.gate)
-    value = torch.where(wins[:, None], best.value, contest.anchor.flatten(1)).reshape(shape)
-    return Winner(value, wins, best.forwards, best.backwards)
-
-
-def chunks(contest: Contest, options: NearestOptions, rows: Tensor | None = None) -> tuple[Tensor, ...]:
-    """As many samples together as memory holds: rows, moves, and what the program and a pass take beside them."""
-    if rows is None:
-        rows = torch.arange(len(contest.anchor), device=contest.anchor.device)
-    one = contest.anchor[:1].nbytes * (2 * options.competitors + 8)
-    most = max(8, min(options.together, options.budget // max(one, 1)))
-    return rows.split(most) if len(rows) else ()
-
-
-def _search(contest: Contest, options: NearestOptions, best: _Best, index: Tensor, start: Tensor) -> None:
+def _search(contest: Contest, options: NearestWinning, best: _Best, index: Tensor, start: Tensor) -> None:
     """Steps from the start until nothing more is won."""
     anchor = contest.anchor.flatten(1)[index]
     (k, n), m = anchor.shape, options.competitors
@@ -182,13 +194,13 @@ def _search(contest: Contest, options: NearestOptions, best: _Best, index: Tenso
         lead = _look(contest, state, best, options)
         beyond = min(options.beyond * 2**tried, options.most_beyond)
         _step(contest, state, best, lead, norms[state.index], beyond, options)
-        found = best.found[state.index]
-        state.keep(state.idle < torch.where(found, options.patience, options.persistence))
+        won = best.winning[state.index]
+        state.keep(state.idle < torch.where(won, options.patience, options.persistence))
         if len(state.index) == 0:
             return
 
 
-def _look(contest: Contest, state: _State, best: _Best, options: NearestOptions) -> Tensor:
+def _look(contest: Contest, state: _State, best: _Best, options: NearestWinning) -> Tensor:
     """One forward and backward pass: what a wins, and the row of its closest rival. Returns c: (k, classes)."""
     index = state.index
     with torch.enable_grad():
@@ -220,8 +232,8 @@ def _look(contest: Contest, state: _State, best: _Best, options: NearestOptions)
 def _remember(contest: Contest, state: _State, row: Tensor, rival: Tensor, leads: Tensor) -> None:
     """The new row in the place of the same class, else in a free place or that of the class that is farthest behind."""
     same = state.rival == rival[:, None]
-    held = torch.where(state.rival >= 0, leads.gather(1, state.rival.clamp_min(0)), torch.inf)
-    place = torch.where(same.any(1), same.long().argmax(1), held.argmax(1))
+    behind = torch.where(state.rival >= 0, leads.gather(1, state.rival.clamp_min(0)), torch.inf)
+    place = torch.where(same.any(1), same.long().argmax(1), behind.argmax(1))
     each = torch.arange(len(place), device=place.device)
     state.weight[each, place] = torch.where(same.any(1), state.weight[each, place], 0.0)
     state.rows[each, place], state.rival[each, place] = row, rival
@@ -230,26 +242,26 @@ def _remember(contest: Contest, state: _State, row: Tensor, rival: Tensor, leads
 
 
 def _step(
-    contest: Contest, state: _State, best: _Best, lead: Tensor, norms: Tensor, beyond: float, options: NearestOptions
+    contest: Contest, state: _State, best: _Best, lead: Tensor, norms: Tensor, beyond: float, options: NearestWinning
 ) -> None:
     """a ← the solution of the quadratic program, a little beyond; a sample that it promises nothing more is done.
 
     Where the last step lost a label that had won, half way back to where it did.
     """
-    found = best.found[state.index]
-    centre = torch.lerp(state.a, state.anchor, torch.where(found, 1.0, state.back)[:, None].to(state.a.dtype))
+    won = best.winning[state.index]
+    centre = torch.lerp(state.a, state.anchor, torch.where(won, 1.0, state.back)[:, None].to(state.a.dtype))
     known = state.rival >= 0
     c = torch.where(known, lead.gather(1, state.rival.clamp_min(0)), torch.inf)
-    at_centre = c.double() + _dot(state.rows, centre - state.a)
-    point = _program(contest.within, state, centre, torch.where(known, at_centre, torch.inf), options)
-    farther = torch.where(found, options.polish_beyond, beyond)[:, None].to(point.dtype)
+    linearised = c.double() + _dot(state.rows, centre - state.a)
+    point = _program(contest.within, state, centre, torch.where(known, linearised, torch.inf), options)
+    farther = torch.where(won, options.polish_beyond, beyond)[:, None].to(point.dtype)
     point = contest.within.clamp(centre + (1 + farther) * (point - centre), state.anchor)
     promised = contest.distance(point - state.anchor)
-    done = found & (promised >= (1 - options.gain) * best.distance[state.index])
+    done = won & (promised >= (1 - options.gain) * best.distance[state.index])
     state.idle = torch.where(done, options.patience, state.idle)
-    point = torch.where((found & ~state.wins)[:, None], (point + best.value[state.index]) / 2, point)
+    point = torch.where((won & ~state.wins)[:, None], (point + best.value[state.index]) / 2, point)
     way = point - state.a
-    length = _norm(way)
+    length = row_norm(way)
     share = (options.stride * norms / length.clamp_min(1e-300)).clamp(max=1.0)
     point = torch.where((share < 1)[:, None], state.a + share[:, None].to(way.dtype) * way, point)
     sound = torch.isfinite(length)  # else the path overflowed at a: half way back
@@ -259,11 +271,11 @@ def _step(
     state.a = point
 
 
-def _program(within: Range, state: _State, centre: Tensor, c: Tensor, options: NearestOptions) -> Tensor:
-    """v: (k, n). c: (k, m), the linearised constraints at the centre. Semi-smooth Newton on which entries are held.
+def _program(within: Range, state: _State, centre: Tensor, c: Tensor, options: NearestWinning) -> Tensor:
+    """v: (k, n). c: (k, m), the linearised constraints at the centre. Semi-smooth Newton on which entries are fixed.
 
-    Entries that would leave the range are held on its bound, and λ is found again for the others; the first guess of
-    which these are comes from the last step's λ.
+    Entries that would leave the range are fixed on its bound, and λ is computed again for the others; the first guess
+    of which these are comes from the last step's λ.
     """
     moves = state.rows if state.moves is None else state.moves
     if not within.bounded:
@@ -272,13 +284,13 @@ def _program(within: Range, state: _State, centre: Tensor, c: Tensor, options: N
     free = centre + _combine(moves, state.weight)
     point = within.clamp(free, state.anchor)
     for _ in range(options.rounds):
-        held = point != free
-        fixed = held.to(point.dtype)
+        bound = point != free
+        fixed = bound.to(point.dtype)
         missing = c + _dot(state.rows, (point - centre) * fixed)
         state.weight = complementary(((state.rows * (1 - fixed)[:, None]) @ moves.mT).double(), -missing)
         free = centre + _combine(moves, state.weight)
         point = within.clamp(free, state.anchor)
-        if bool(((point != free) == held).all()):
+        if bool(((point != free) == bound).all()):
             break
     return point
 
@@ -309,7 +321,7 @@ def complementary(K: Tensor, r: Tensor) -> Tensor:
     return weight.clamp_min(0.0).contiguous()  # the solver's layout would make later products slow
 
 
-def _elsewhere(contest: Contest, options: NearestOptions, best: _Best, rows: Tensor) -> Tensor:
+def _elsewhere(contest: Contest, options: NearestWinning, best: _Best, rows: Tensor) -> Tensor:
     """A start away from anchors where no gradient leads anywhere: of some random points the one nearest to a win.
 
     The same noise for every sample, in norms of its own: samples stay independent.
@@ -335,14 +347,14 @@ def _lead(contest: Contest, point: Tensor, rows: Tensor, best: _Best) -> Tensor:
     return contest.leads(scores, rows).nan_to_num(-torch.inf).amin(1)
 
 
-def _shorten(contest: Contest, options: NearestOptions, best: _Best) -> None:
+def _shorten(contest: Contest, options: NearestWinning, best: _Best) -> None:
     """The last stretch: back towards the anchor as far as the label still wins; forward passes only.
 
     By false position: along so short a way the lead is nearly linear, and three looks reach what bisection takes ten
     for. Each look aims a little on the winning side of the straight line's zero.
     """
     anchor = contest.anchor.flatten(1)
-    for rows in chunks(contest, options, best.found.nonzero().squeeze(1)):
+    for rows in options.chunks(contest, best.winning.nonzero().squeeze(1)):
         way, near, margin = best.value[rows] - anchor[rows], best.value[rows], contest.margin[rows].double()
         high = torch.ones(len(rows), dtype=torch.float64, device=anchor.device)
         low, over = high - options.shorten, best.lead[rows] - margin
@@ -358,11 +370,6 @@ def _shorten(contest: Contest, options: NearestOptions, best: _Best) -> None:
             part = (over / (over - short)).nan_to_num(0.5).clamp(0.02, 0.98)
             share = high - 0.98 * part * (high - low)
         best.value[rows] = near
-
-
-def _norm(d: Tensor) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(d, dim=1, dtype=torch.float64)
-    return length
 
 
 def _dot(rows: Tensor, v: Tensor) -> Tensor:

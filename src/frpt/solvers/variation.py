@@ -4,7 +4,7 @@
 
 so that Σ of a 64 × 56 × 56 map is three small matrices. As a metric (M = Σ⁻¹) it measures in standard deviations of the
 feature itself; the mean of a class says what a label's features look like. Made by ``frpt.Reference``, used by
-``solvers.nearest`` and ``solvers.likeliest``.
+``likeliest`` and ``blocks.reach``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,6 @@ from torch import Tensor
 
 from frpt.errors import OptionError
 
-LONGEST = 2048
-"""Entries along an axis up to which they have a covariance; along a longer axis each has its variance only."""
-SHRINK = 0.05
-"""Share of every factor that is replaced by its mean variance; from 0.01 to 0.1 it hardly matters."""
-FEWEST = 3
-"""Samples of a class from which on its mean says more than the samples."""
-
 
 @dataclass(frozen=True, eq=False)
 class Variation:
@@ -35,7 +28,8 @@ class Variation:
     mean: (*shape). factors: per axis (d, d), or (d,) for a long one, each with a mean diagonal of 1. variance: of an
     entry, the mean over all. classes: (c,), ids of the classes with a mean; means: (c, *shape). lead: by how much right
     samples win, the median; 0 where none does or labels are no classes. between: the share of the variance that lies
-    between the classes, 0 to 1.
+    between the classes, 0 to 1. shrink: share of every factor that is replaced by its mean variance, so that the metric
+    exists where samples are few; from 0.01 to 0.1 it hardly matters.
     """
 
     mean: Tensor
@@ -45,6 +39,7 @@ class Variation:
     means: Tensor
     lead: float
     between: float
+    shrink: float = 0.05
 
     def spread(self, rows: Tensor) -> Tensor:
         """Σ times each row. rows: (..., n)."""
@@ -78,7 +73,7 @@ class Variation:
             return self
         return Variation(
             self.mean.to(like), tuple(f.to(like) for f in self.factors), self.variance, self.classes.to(like.device),
-            self.means.to(like), self.lead, self.between,
+            self.means.to(like), self.lead, self.between, self.shrink,
         )  # fmt: skip
 
     def _along(self, rows: Tensor, factors: tuple[Tensor, ...]) -> Tensor:
@@ -92,15 +87,16 @@ class Variation:
 
     @cached_property
     def _shrunk(self) -> tuple[Tensor, ...]:
-        return tuple((1 - SHRINK) * f + SHRINK * (torch.eye(len(f)).to(f) if f.dim() == 2 else 1) for f in self.factors)
+        s = self.shrink
+        return tuple((1 - s) * f + s * (torch.eye(len(f)).to(f) if f.dim() == 2 else 1) for f in self.factors)
 
     @cached_property
     def _roots(self) -> tuple[Tensor, ...]:
-        return tuple(_power(f, 0.5) for f in self._shrunk)
+        return tuple(_power(f, 0.5, self.shrink) for f in self._shrunk)
 
     @cached_property
     def _inverse_roots(self) -> tuple[Tensor, ...]:
-        return tuple(_power(f, -0.5) for f in self._shrunk)
+        return tuple(_power(f, -0.5, self.shrink) for f in self._shrunk)
 
 
 class Variations(Protocol):
@@ -128,12 +124,16 @@ def check_known(reference: Variations, layers: Sequence[str]) -> None:
 
 
 class Gatherer:
-    """Sums over batches from which the variation of a feature is made; nothing but sums is kept."""
+    """Sums over batches from which the variation of a feature is made; nothing but sums is kept.
 
-    def __init__(self, shape: torch.Size) -> None:
-        self.shape, self.count = shape, 0
+    longest: entries along an axis up to which they have a covariance (32 MiB of sums at 2,048); along a longer axis
+    each has its variance only. fewest: samples of a class from which on its mean says more than the samples.
+    """
+
+    def __init__(self, shape: torch.Size, longest: int = 2048, fewest: int = 3) -> None:
+        self.shape, self.count, self.fewest = shape, 0, fewest
         self.total = torch.zeros(shape, dtype=torch.float64)
-        self.squares = [torch.zeros((d, d) if d <= LONGEST else (d,), dtype=torch.float64) for d in shape]
+        self.squares = [torch.zeros((d, d) if d <= longest else (d,), dtype=torch.float64) for d in shape]
         self.by_class: dict[int, tuple[int, Tensor]] = {}
 
     def add(self, features: Tensor, labels: Tensor | None) -> None:
@@ -141,9 +141,9 @@ class Gatherer:
         x = features.detach().double().cpu()
         self.count += len(x)
         self.total += x.sum(0)
-        for axis, held in enumerate(self.squares, 1):
+        for axis, squares in enumerate(self.squares, 1):
             rows = x.movedim(axis, 0).flatten(1)
-            held += rows @ rows.T if held.dim() == 2 else rows.square().sum(1)
+            squares += rows @ rows.T if squares.dim() == 2 else rows.square().sum(1)
         for label in [] if labels is None else labels.unique().tolist():
             if label >= 0:
                 mine = x[labels == label]
@@ -154,16 +154,16 @@ class Gatherer:
         """What the sums say."""
         mean = self.total / self.count
         factors = []
-        for axis, held in enumerate(self.squares):
-            rows = mean.movedim(axis, 0).reshape(len(held), -1)
-            inside = rows @ rows.T if held.dim() == 2 else rows.square().sum(1)
-            centred = (held - self.count * inside) / max(self.count, 1)
+        for axis, squares in enumerate(self.squares):
+            rows = mean.movedim(axis, 0).reshape(len(squares), -1)
+            inside = rows @ rows.T if squares.dim() == 2 else rows.square().sum(1)
+            centred = (squares - self.count * inside) / max(self.count, 1)
             centred = (centred + centred.mT) / 2 if centred.dim() == 2 else centred.clamp_min(0.0)
             diagonal = centred.diagonal() if centred.dim() == 2 else centred
             factors.append(centred / diagonal.mean().clamp_min(1e-30))
             power = float(diagonal.sum())  # of the whole feature, whatever the axis
         variance = max(power / mean.numel(), 1e-30)
-        known = sorted(label for label, (seen, _) in self.by_class.items() if seen >= FEWEST)
+        known = sorted(label for label, (seen, _) in self.by_class.items() if seen >= self.fewest)
         means = [self.by_class[label][1] / self.by_class[label][0] for label in known]
         counts = [self.by_class[label][0] for label in known]
         between = _between(means, counts, mean, variance * mean.numel())
@@ -186,10 +186,10 @@ def _between(means: list[Tensor], counts: list[int], mean: Tensor, total: float)
     return min(max((raw - total / each) / ((1 - 1 / each) * total), 0.0), 1.0)
 
 
-def _power(factor: Tensor, exponent: float) -> Tensor:
-    """A power of a positive definite factor, shrunk: its least eigenvalue is at least about ``SHRINK``."""
+def _power(factor: Tensor, exponent: float, shrink: float) -> Tensor:
+    """A power of a positive definite factor, shrunk: its least eigenvalue is at least about ``shrink``."""
     if factor.dim() == 1:
-        return factor.clamp_min(0.5 * SHRINK).pow(exponent)
+        return factor.clamp_min(0.5 * shrink).pow(exponent)
     values, vectors = torch.linalg.eigh(factor.double())
-    power: Tensor = vectors * values.clamp_min(0.5 * SHRINK).pow(exponent) @ vectors.mT
+    power: Tensor = vectors * values.clamp_min(0.5 * shrink).pow(exponent) @ vectors.mT
     return power.to(factor)

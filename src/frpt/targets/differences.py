@@ -1,42 +1,47 @@
-"""How a store differs from the model, the labels and the data set it is asked to serve."""
+"""How a store differs from the model, the labels and the data set it is asked to serve, one sentence a difference.
+
+Called by everything that opens a store for use: writing on, rewriting, ``TargetStore.check``, ``TargetDataset``.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from frpt.datasets.source import Source
-from frpt.files.digest import label_bytes, weights_of
+from frpt.datasets.labelled import LabelledSamples, map_style_length, spread
+from frpt.files.digest import label_bytes, sha256_of_bytes, sha256_of_labels, weights_of
 from frpt.reverser import Reverser
 from frpt.targets.manifest import LayerInfo, Manifest, ShardInfo
 
 _SHOWN = 4
+"""Names that a sentence lists; it counts the others."""
+_LOOKS = 16
+"""Samples of a data set whose labels are compared with the store's: the first of so many shards, spread evenly."""
 
 
 def layer_differences(manifest: Manifest, rev: Reverser, at: Sequence[str]) -> list[str]:
     """How the model differs from the one a store was written with: layers, shapes, the weights before and after."""
-    found: list[str] = []
+    differences: list[str] = []
     layers = set(rev.layers)
     present = dict(chain(rev.model.named_parameters(), rev.model.named_buffers()))
     now: dict[str, str] = {}
     for name in at:
         if name not in manifest.layers:
-            found.append(f"it has no layer {name!r}; it has {', '.join(map(repr, manifest.layers))}")
+            differences.append(_no_layer(manifest, name))
             continue
         if name not in layers:
-            found.append(f"the model has no layer {name!r}")
+            differences.append(f"the model has no layer {name!r}")
             continue
         info = manifest.layers[name]
         if rev.sample_shape(name) != info.shape:
-            found.append(
+            differences.append(
                 f"{name!r} has samples of shape {info.shape} in the store and {rev.sample_shape(name)} in the model"
             )
         names = {n for n in (*info.frozen, *info.upstream) if n in present and n not in now}
         now |= weights_of(rev.model, names)
-        found += _part_differences(manifest, rev, name, info, now)
-    return found
+        differences += _part_differences(manifest, rev, name, info, now)
+    return differences
 
 
 def _part_differences(manifest: Manifest, rev: Reverser, layer: str, info: LayerInfo, now: dict[str, str]) -> list[str]:
@@ -44,17 +49,17 @@ def _part_differences(manifest: Manifest, rev: Reverser, layer: str, info: Layer
         (f"the frozen part after {layer!r}", info.frozen, rev.frozen(layer)),
         (f"the upstream part before {layer!r}, which makes the anchors,", info.upstream, rev.upstream(layer)),
     ]
-    found = []
+    differences = []
     for part, before, after in parts:
         missing, new = set(before) - set(after), set(after) - set(before)
         changed = [n for n in before if n not in missing and now[n] != manifest.weights[n]]
         if missing:
-            found.append(f"{part} lacks {_some(sorted(missing))}")
+            differences.append(f"{part} lacks {_some(sorted(missing))}")
         if new:
-            found.append(f"{part} has {_some(sorted(new))}, which the store does not know")
+            differences.append(f"{part} has {_some(sorted(new))}, which the store does not know")
         if changed:
-            found.append(f"{part} has other values in {_some(changed)}")
-    return found
+            differences.append(f"{part} has other values in {_some(changed)}")
+    return differences
 
 
 def label_differences(manifest: Manifest, labels: Any) -> list[str]:
@@ -63,17 +68,29 @@ def label_differences(manifest: Manifest, labels: Any) -> list[str]:
     if len(rows) != manifest.count:
         return [f"it has targets for {manifest.count} samples, there are {len(rows)} labels"]
     for shard in manifest.shards:
-        mine = b"".join(rows[shard.start : shard.start + shard.count])
-        if hashlib.sha256(mine).hexdigest() != shard.labels:
+        if sha256_of_bytes(*rows[shard.start : shard.start + shard.count]) != shard.labels:
             return [f"labels of samples {shard.start} to {shard.start + shard.count - 1} are others than in the store"]
     return []
 
 
-def setting_differences(stored: Manifest, wanted: Manifest) -> list[str]:
+def dataset_differences(manifest: Manifest, dataset: Any, layers: Sequence[str]) -> list[str]:
+    """Layers a store does not have, and where a data set's length or labels are not those it was written for."""
+    differences = [_no_layer(manifest, name) for name in layers if name not in manifest.layers]
+    length = map_style_length(dataset)
+    if length != manifest.count:
+        return [*differences, f"it has targets for {manifest.count} samples, the data set has {length}"]
+    for i in spread(len(manifest.shards), _LOOKS):
+        shard = manifest.shards[i]
+        if sha256_of_labels([dataset[shard.start][1]]) != shard.first_label:
+            differences.append(f"sample {shard.start} has another label than in the store")
+    return differences
+
+
+def setting_differences(stored: Manifest, planned: Manifest) -> list[str]:
     """What a store was begun with and what is asked for now, where they differ, shapes and weights aside."""
-    if stored.layers.keys() != wanted.layers.keys():
-        return [f"it is being written for the layers {_some(list(stored.layers))}, not {_some(list(wanted.layers))}"]
-    before, now = stored.settings(), wanted.settings()
+    if stored.layers.keys() != planned.layers.keys():
+        return [f"it is being written for the layers {_some(list(stored.layers))}, not {_some(list(planned.layers))}"]
+    before, now = stored.settings(), planned.settings()
     keys = [k for k in before.keys() | now.keys() if not k.startswith(("weights.", "layers.")) or k.endswith(".dtype")]
     return [
         f"{k} is {before.get(k)!r} in the store, {now.get(k)!r} now"
@@ -82,18 +99,22 @@ def setting_differences(stored: Manifest, wanted: Manifest) -> list[str]:
     ]
 
 
+def _no_layer(manifest: Manifest, name: str) -> str:
+    return f"it has no layer {name!r}; it has {', '.join(map(repr, manifest.layers))}"
+
+
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
 
-def changed_data(source: Source, shards: Sequence[ShardInfo]) -> list[str]:
+def changed_data(samples: LabelledSamples, shards: Sequence[ShardInfo]) -> list[str]:
     """Differences between the data set and the first samples of shards, as they were when the shards were written."""
-    found = []
+    differences = []
     for shard in shards:
-        inputs, label = source.first_of(range(shard.start, shard.start + shard.count))
+        inputs, label = samples.first_of(range(shard.start, shard.start + shard.count))
         what = [
             w for w, a, b in (("inputs", inputs, shard.first_inputs), ("label", label, shard.first_label)) if a != b
         ]
-        found += [f"the {w} of sample {shard.start} in {shard.name} are not the data set's" for w in what]
-    return found
+        differences += [f"the {w} of sample {shard.start} in {shard.name} are not the data set's" for w in what]
+    return differences

@@ -1,8 +1,10 @@
-"""The manifest of a target store: what was reconstructed, from what, and the checksum of every shard."""
+"""The manifest of a target store: what was reconstructed, from what, and the checksum of every shard.
+
+Called by the modules of this room only; ``TargetStore.manifest`` shows it to users.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -13,6 +15,7 @@ import torch
 
 from frpt.common.batch import BatchAxis
 from frpt.errors import StoreError
+from frpt.files.digest import sha256_of_bytes
 
 FORMAT, VERSION = "frpt targets", 1
 FILE = "manifest.json"
@@ -99,13 +102,23 @@ class Manifest:
     def shard_count(self) -> int:
         return -(-self.count // self.shard_size)
 
+    @property
+    def corrected(self) -> int:
+        """Number of corrected samples in the finished shards."""
+        return sum(shard.corrected for shard in self.shards)
+
+    def mean_deviation(self, layer: str) -> float:
+        """‖target − anchor‖/‖anchor‖ at a layer, over the corrected samples; 0 without any."""
+        total = sum(shard.corrected * shard.deviation[layer] for shard in self.shards)
+        return total / max(self.corrected, 1)
+
     def samples_of(self, shard: int) -> range:
         return range(shard * self.shard_size, min((shard + 1) * self.shard_size, self.count))
 
     def to_text(self) -> bytes:
         body = {"format": FORMAT, "version": VERSION, **asdict(self)}
         body["layers"] = {name: layer.to_json() for name, layer in self.layers.items()}
-        return dump({**body, "checksum": hashlib.sha256(dump(body)).hexdigest()})
+        return dump({**body, "checksum": sha256_of_bytes(dump(body))})
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides the bytes of the shards, as flat names and values."""
@@ -114,7 +127,7 @@ class Manifest:
 
     @cached_property
     def settings_digest(self) -> str:
-        return hashlib.sha256(dump(self.settings())).hexdigest()
+        return sha256_of_bytes(dump(self.settings()))
 
 
 def shard_name(shard: int) -> str:

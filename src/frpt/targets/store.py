@@ -1,10 +1,10 @@
-"""TargetStore: targets on disk, read through memory maps."""
+"""TargetStore: targets on disk, read through memory maps; what ``write_targets`` returns and training reads from."""
 
 from __future__ import annotations
 
-import json
-import mmap
 from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,26 +14,42 @@ from torch import Tensor
 
 from frpt.errors import InputError, StoreError, StoreMismatchError
 from frpt.reverser import Reverser
-from frpt.targets.differences import label_differences, layer_differences
-from frpt.targets.manifest import LayerInfo, Manifest, ShardInfo, load_manifest, shard_name
-from frpt.targets.verify import bad_shards
+from frpt.targets.differences import dataset_differences, label_differences, layer_differences
+from frpt.targets.manifest import LayerInfo, Manifest, load_manifest, shard_name
+from frpt.targets.shards import CORRECTED, ShardFile, damaged_shards, key_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CORRECTED = "corrected"
 
+@dataclass(frozen=True)
+class Overview:
+    """What a store holds, in words: some lines, then a table with a row per layer."""
 
-def key_of(layer: str) -> str:
-    """The name of a layer's targets in a shard."""
-    return f"target.{layer}"
+    lines: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
 
 class TargetStore:
     """The targets of a data set on disk. Opening reads the manifest only; shards are mapped when they are first read.
 
     It can be pickled and handed to DataLoader workers: each maps the files for itself.
-    partial: also take a store that other writers have yet to complete; reading it before that raises.
+
+    Args:
+        path: The directory that ``frpt.write_targets`` wrote to.
+        partial: Also take a store that other writers have yet to complete; reading it before that raises.
+
+    Raises:
+        StoreError: There is no store, it is damaged, or (unless ``partial``) it is incomplete.
+
+    Example:
+        >>> store = frpt.TargetStore(store.path)
+        >>> store.count, store.mode, list(store.layers)
+        (72, 'delta', ['0'])
+        >>> targets, present = store.read("0", [0, 1, 2, 3])
+        >>> targets.shape, present.tolist()
+        (torch.Size([4, 16]), [True, False, False, False])
     """
 
     def __init__(self, path: str | Path, *, partial: bool = False) -> None:
@@ -45,11 +61,12 @@ class TargetStore:
 
     @property
     def layers(self) -> dict[str, LayerInfo]:
+        """Layer → the shape and dtype of its targets, and the weights before and after it."""
         return self.manifest.layers
 
     @property
     def mode(self) -> str:
-        """ "dense": a target for every sample; "delta": only for corrected ones."""
+        """ "dense": a target for every sample; "delta": for corrected samples only, the others' is their anchor."""
         return self.manifest.mode
 
     @property
@@ -61,7 +78,45 @@ class TargetStore:
         return self.count
 
     def __repr__(self) -> str:
-        return f"TargetStore({str(self.path)!r}: {self.count} samples, {self.mode}, {', '.join(self.layers)})"
+        state = f"{self.manifest.corrected} corrected" if self.manifest.complete else "incomplete"
+        layers = ", ".join(f"{name!r} {info.shape}" for name, info in self.layers.items())
+        return f"TargetStore({str(self.path)!r}: {self.count} samples, {state}, {self.mode}; layers {layers})"
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        if not self.complete:
+            return f"<p>{escape(repr(self))}</p>"
+        shown = self.overview()
+        lines = "".join(f"<p>{escape(line)}</p>" for line in (f"Target store {self.path}", *shown.lines))
+        head = "".join(f"<th>{escape(name)}</th>" for name in shown.columns)
+        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in shown.rows)
+        return f"{lines}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+    def overview(self) -> Overview:
+        """Samples, size, how the targets were made, and a row for each layer; `frpt targets info` prints it."""
+        manifest, how = self.manifest, self.manifest.embedding
+        dense = self.count * sum(4 * info.nbytes // info.dtype.itemsize for info in self.layers.values())
+        share = 100 * manifest.corrected / self.count
+        margin = "" if how["margin"] is None else f", margin {how['margin']}"
+        lines = (
+            f"{self.count} samples, {manifest.corrected} corrected ({share:.1f} %), {manifest.mode}, "
+            f"{len(manifest.shards)} shards, {self.nbytes:,} bytes ({100 * self.nbytes / dense:.1f} % of dense "
+            "float32)",
+            f"preset {manifest.preset['name']}, embedding {how['how']}{margin}",
+        )
+        rows = tuple(
+            (
+                name,
+                f"({', '.join(map(str, ('b', *info.shape)))})",
+                str(info.dtype).removeprefix("torch."),
+                f"{manifest.mean_deviation(name):.4g}",
+                str(len(info.frozen)),
+                str(len(info.upstream)),
+            )
+            for name, info in self.layers.items()
+        )
+        columns = ("layer", "shape", "dtype", "mean deviation", "weights after", "weights before")
+        return Overview(lines, columns, rows)
 
     @property
     def complete(self) -> bool:
@@ -82,43 +137,76 @@ class TargetStore:
         return sum(shard.nbytes for shard in self.manifest.shards)
 
     def read(self, layer: str, index: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
-        """(targets, present) of the samples ``index: (k,)``.
+        """What is on disk for some samples; ``TargetDataset`` gives the targets of all samples instead.
 
-        targets: (k, *shape) float32. present: (k,) bool, False where the target is the anchor (delta); the row is zero.
+        Args:
+            layer: One of ``layers``.
+            index: (k,) numbers of samples, from 0, in any order.
+
+        Returns:
+            (targets, present). targets: (k, *shape) float32, the samples on axis 0. present: (k,) bool, False where a
+            delta store holds no target because it is the sample's anchor; such a row is zeros and must not be used.
+
+        Raises:
+            InputError: A number is out of range.
+            StoreMismatchError: The store has no such layer.
+            StoreError: The store is incomplete or damaged.
         """
-        rows, wanted = self._layer(layer), self._checked(index)
+        rows, samples = self._layer(layer), self._checked(index)
         if self.mode == "dense":
-            present = np.ones(len(wanted), dtype=bool)
-            shards, places = np.divmod(wanted, self.manifest.shard_size)
+            present = np.ones(len(samples), dtype=bool)
+            shards, places = np.divmod(samples, self.manifest.shard_size)
         else:
-            present = self._corrected_samples()[wanted]
-            shards = np.where(present, wanted // self.manifest.shard_size, -1)
-            places = np.where(present, self._delta_rows()[wanted], 0)
+            present = self._corrected_samples()[samples]
+            shards = np.where(present, samples // self.manifest.shard_size, -1)
+            places = np.where(present, self._delta_rows()[samples], 0)
         return rows.gather(shards, places), torch.from_numpy(present)
 
     def check(
         self,
         rev: Reverser,
         *,
+        dataset: Any = None,
         dataset_length: int | None = None,
         labels: Any = None,
         at: str | Sequence[str] | None = None,
     ) -> None:
-        """Refuse, with every difference named, a model, layers, a data set or labels the store was not written for."""
+        """Refuse, with every difference named, what the store was not written for.
+
+        Args:
+            rev: The Reverser whose model shall be trained: layers, shapes and weights have to be the store's.
+            dataset: Its length, and the labels of some of its samples, are compared.
+            dataset_length: The length alone.
+            labels: (n, ...) all labels.
+            at: The layers that will be used; by default all of the store's.
+
+        Raises:
+            StoreMismatchError: With the list of differences.
+        """
         layers = [at] if isinstance(at, str) else list(self.layers if at is None else at)
-        found = layer_differences(self.manifest, rev, layers)
+        differences = layer_differences(self.manifest, rev, layers)
+        if dataset is not None:
+            self._require_complete()
+            differences += dataset_differences(self.manifest, dataset, [])
         if dataset_length is not None and dataset_length != self.count:
-            found.append(f"it has targets for {self.count} samples, the data set has {dataset_length}")
+            differences.append(f"it has targets for {self.count} samples, the data set has {dataset_length}")
         if labels is not None:
             self._require_complete()
-            found += label_differences(self.manifest, labels)
-        if found:
-            raise StoreMismatchError(self.path, found)
+            differences += label_differences(self.manifest, labels)
+        if differences:
+            raise StoreMismatchError(self.path, differences)
 
     def verify(self, progress: bool = True) -> list[str]:
-        """Names of the shards whose bytes are not what was written; every byte is read."""
+        """Read every byte of the store.
+
+        Args:
+            progress: Show a progress bar.
+
+        Returns:
+            The names of the shards whose bytes are not what was written; ``frpt.targets.rewrite_damaged`` mends them.
+        """
         self._require_complete()
-        return bad_shards(self.path, self.manifest, progress)
+        return damaged_shards(self.path, self.manifest, progress)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "manifest": self.manifest}
@@ -129,7 +217,7 @@ class TargetStore:
 
     def _reset(self) -> None:
         self._layers: dict[str, _Rows] = {}
-        self._files: dict[int, _Shard] = {}
+        self._files: dict[int, ShardFile] = {}
         self._corrected: NDArray[np.bool_] | None = None
         self._rows: NDArray[np.int64] | None = None
 
@@ -151,17 +239,17 @@ class TargetStore:
         return self._layers[layer]
 
     def _checked(self, index: Sequence[int] | Tensor) -> NDArray[np.int64]:
-        wanted = np.asarray(index, dtype=np.int64)
-        if wanted.ndim != 1:
-            raise InputError(f"index must be a sequence of sample numbers, got the shape {wanted.shape}")
-        if len(wanted) and wanted.view(np.uint64).max() >= self.count:  # a negative number is a large unsigned one
-            bad = wanted[(wanted < 0) | (wanted >= self.count)]
+        samples = np.asarray(index, dtype=np.int64)
+        if samples.ndim != 1:
+            raise InputError(f"index must be a sequence of sample numbers, got the shape {samples.shape}")
+        if len(samples) and samples.view(np.uint64).max() >= self.count:  # a negative number is a large unsigned one
+            bad = samples[(samples < 0) | (samples >= self.count)]
             raise InputError(f"sample {bad[0]} is out of range: the store has samples 0 to {self.count - 1}")
-        return wanted
+        return samples
 
-    def _shard(self, shard: int) -> _Shard:
+    def _shard(self, shard: int) -> ShardFile:
         if shard not in self._files:
-            self._files[shard] = _Shard(self.path, self.manifest.shards[shard])
+            self._files[shard] = ShardFile(self.path, self.manifest.shards[shard])
         return self._files[shard]
 
     def _corrected_samples(self) -> NDArray[np.bool_]:
@@ -198,34 +286,3 @@ class _Rows:
         if not data:
             return torch.zeros(shape)
         return torch.frombuffer(data, dtype=self.info.dtype).view(shape).float()
-
-
-class _Shard:
-    """A safetensors file in memory maps: 8 bytes header length, the header in JSON, the data."""
-
-    def __init__(self, path: Path, info: ShardInfo) -> None:
-        self.where = f"shard {info.name} of the target store {str(path)!r}"
-        try:
-            with open(path / info.name, "rb") as file:
-                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise self._broken(f"cannot be read ({error})") from error
-        if len(self.data) != info.nbytes:
-            raise self._broken(f"has {len(self.data)} bytes instead of {info.nbytes}")
-        length = int.from_bytes(self.data[:8], "little")
-        self.start = 8 + length
-        try:
-            self.header = json.loads(self.data[8 : self.start])
-        except ValueError as error:
-            raise self._broken("has no readable header") from error
-
-    def data_of(self, name: str, shape: tuple[int, ...]) -> memoryview:
-        """The bytes of a tensor (rows, *shape), without a copy."""
-        entry = self.header.get(name)
-        if not isinstance(entry, dict) or tuple(entry["shape"][1:]) != shape:
-            raise self._broken(f"holds no {name!r} of shape {shape}")
-        begin, end = entry["data_offsets"]
-        return memoryview(self.data)[self.start + begin : self.start + end]
-
-    def _broken(self, how: str) -> StoreError:
-        return StoreError(f"{self.where} {how}. `frpt targets verify` lists damage, frpt.targets.repair mends it.")

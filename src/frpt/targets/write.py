@@ -1,24 +1,25 @@
-"""Writing targets: shard by shard, resumable at any moment, by one writer or several."""
+"""Writing targets: shard by shard, resumable at any moment, by one writer or several.
+
+Called by users, ``frpt.post_train`` and `frpt targets write`; ``rewrite.py`` writes single shards with it.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save
-from torch import Tensor
 
-from frpt.datasets.source import Source, fitting_batch, spread
-from frpt.errors import InputError, NonFiniteError, OptionError, StoreMismatchError
+from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
+from frpt.errors import OptionError, StoreMismatchError
 from frpt.files.atomic import create_atomic, refused, sweep, write_atomic
-from frpt.files.digest import label_bytes, options_of, weights_of
+from frpt.files.digest import options_of, weights_of
 from frpt.files.lock import WriterLock
-from frpt.files.progress import WriteProgress
+from frpt.files.progress import Progress
 from frpt.reverse.reconstruction import Reconstruction
 from frpt.reverser import Reverser
 from frpt.solvers.variation import Variations, check_known
@@ -31,16 +32,21 @@ from frpt.targets.manifest import (
     Mode,
     ShardInfo,
     load_manifest,
-    load_note,
     note_name,
-    shard_name,
 )
-from frpt.targets.store import CORRECTED, TargetStore, key_of
+from frpt.targets.shards import ShardWriter, finished
+from frpt.targets.store import TargetStore
 
 _SHARD_BYTES = 64 * 2**20
+"""Of dense targets in a shard, about: few files, and little work lost by an interruption (chosen, not measured)."""
 _SHARD_BATCHES = 64
+"""Batches in a shard at most: what an interruption loses where targets are small."""
 _LEAST_SHARDS = 8
+"""Shards where samples suffice, so that several writers have something to share."""
 _LOOK = 1024
+"""Samples that mode="auto" looks at: the share that is corrected is then known to about 1.5 %."""
+_LATEST = 0.1
+"""Weight of the latest batch in the deviation that the progress bar shows."""
 
 
 def write_targets(
@@ -61,11 +67,39 @@ def write_targets(
 ) -> TargetStore:
     """Reconstruct the targets of a whole data set into a directory; called again, it goes on where it was stopped.
 
-    dataset: map-style, items (inputs, label). mode: "dense" keeps every sample's target, "delta" only those of
-    corrected samples (the others' is their anchor), "auto" takes delta where that is at most half the size.
-    batch_size: samples reconstructed together, by default up to 2048 as their size allows: together they cost less.
-    reference: how features vary, instead of the Reverser's own.
     Of several writers, each with its ``rank`` of ``world``, the last one done completes the store.
+
+    Args:
+        rev: The Reverser to reconstruct with.
+        dataset: Map-style, with items (inputs, label) that are the same at every look.
+        at: The layer, or several.
+        store: The directory; it is made where it does not exist.
+        mode: "dense" keeps every sample's target, "delta" only those of corrected samples (the others' is their
+            anchor), "auto" takes delta where that is at most half the size.
+        dtype: Of the targets on disk; they are read as float32.
+        batch_size: Samples reconstructed together, by default up to 2048 as their size allows: together they cost less.
+        shard_size: Samples in a file; by default about 64 MiB of them.
+        workers: Processes that load samples.
+        rank: Which of several writers this is.
+        world: How many writers there are.
+        progress: Show a progress bar.
+        reference: How features vary, instead of the Reverser's own.
+
+    Returns:
+        The store, opened. It is complete unless other writers are not done.
+
+    Raises:
+        StoreMismatchError: The directory holds a store of other weights, options, layers or data.
+        StoreBusyError: Another process writes the same shards.
+        DataError: The data set changes between two looks, e.g. by random augmentation.
+        StoreError: The disk refuses; what was finished stays.
+
+    Example:
+        >>> store = frpt.write_targets(rev, dataset, at="0", store=folder / "targets", progress=False)
+        >>> store
+        TargetStore('...targets': 72 samples, 18 corrected, delta; layers '0' (16,))
+        >>> frpt.write_targets(rev, dataset, at="0", store=folder / "targets", progress=False).complete  # nothing to do
+        True
     """
     layers = [at] if isinstance(at, str) else list(at)
     if reference is not None:
@@ -73,24 +107,24 @@ def write_targets(
         check_known(reference, layers)
         rev = rev.measured_by(reference)
     _check_options(layers, mode, dtype, batch_size, shard_size, rank, world)
-    source = Source(dataset, workers, device_of(rev))
+    samples = LabelledSamples(dataset, workers, device_of(rev))
     path = Path(store)
     for layer in layers:
         rev.plan(layer)
-    source.check_stable()
+    samples.check_stable()
     begun = load_manifest(path) if (path / FILE).exists() else None
     together = batch_size or (begun.batch_size if begun is not None else None)
-    together = together or fitting_batch(source, map(rev.sample_shape, layers), source.count // _LEAST_SHARDS)
-    chosen = _mode(rev, source, mode, together, begun)
-    wanted = describe(rev, source.count, layers, chosen, dtype, together, shard_size)
+    together = together or fitting_batch(samples, map(rev.sample_shape, layers), samples.count // _LEAST_SHARDS)
+    chosen = _mode(rev, samples, mode, together, begun)
+    planned = describe(rev, samples.count, layers, chosen, dtype, together, shard_size)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise refused(path, error) from error
     with WriterLock(path, rank, world):
         sweep(path, rank, world)
-        manifest = _begin(path, rev, wanted, mode, rank)
-        _write_missing(path, rev, source, manifest, rank, world, progress)
+        manifest = _begin(path, rev, planned, mode, rank)
+        _write_missing(path, rev, samples, manifest, rank, world, progress)
         _complete(path, manifest, rank)
     return TargetStore(path, partial=True)
 
@@ -117,122 +151,92 @@ def describe(
     return Manifest(count, mode, batch_size, size, infos, weights, preset, options_of(rev.embedder))
 
 
-def write_shard(
-    path: Path, rev: Reverser, source: Source, manifest: Manifest, shards: Sequence[int], rank: int = 0
+def write_shards(
+    path: Path, rev: Reverser, samples: LabelledSamples, manifest: Manifest, numbers: Sequence[int], rank: int = 0
 ) -> Iterator[tuple[ShardInfo | None, list[Reconstruction]]]:
     """Write shards one after the other; yields every batch's reconstructions, and a shard's note once it is there."""
     layers = sorted(manifest.layers)
-    pending = iter(shards)
-    part: _Part | None = None
-    for samples, x, y in source.batches([manifest.samples_of(s) for s in shards], manifest.batch_size):
-        if part is None:
-            part = _Part(manifest, next(pending), source)
-        found = rev.reconstruct(x, y, at=layers)
-        part.add(samples, y, found)
+    pending = iter(numbers)
+    shard: ShardWriter | None = None
+    for rows, x, y in samples.batches([manifest.samples_of(number) for number in numbers], manifest.batch_size):
+        if shard is None:
+            number = next(pending)
+            shard = ShardWriter(manifest, number, samples.first_of(manifest.samples_of(number)))
+        reconstructed = rev.reconstruct(x, y, at=layers)
+        shard.add(rows, y, reconstructed)
         note = None
-        if samples[-1] == part.samples[-1]:
-            data, note = part.finish()
-            if manifest.complete and note.labels != manifest.shards[part.shard].labels:
-                raise StoreMismatchError(
-                    path, [f"labels of samples {note.start} to {samples[-1]} are not the data set's"]
-                )
+        if rows[-1] == shard.samples[-1]:
+            data, note = shard.finish()
+            if manifest.complete and note.labels != manifest.shards[shard.number].labels:
+                raise StoreMismatchError(path, [f"labels of samples {note.start} to {rows[-1]} are not the data set's"])
             write_atomic(path / note.name, data, rank)
             write_atomic(path / note_name(note.name), note.to_text(), rank)
-            part = None
-        yield note, list(found.values())
+            shard = None
+        yield note, list(reconstructed.values())
 
 
-class _Part:
-    """One shard while its batches come in."""
+class WriteProgress:
+    """A progress bar over samples, with the share that is corrected and how far their targets are from the anchors."""
 
-    def __init__(self, manifest: Manifest, shard: int, source: Source) -> None:
-        self.manifest, self.shard = manifest, shard
-        self.samples = manifest.samples_of(shard)
-        self.first = source.first_of(self.samples)
-        self.rows: dict[str, list[Tensor]] = {name: [] for name in manifest.layers}
-        self.moved: dict[str, float] = dict.fromkeys(manifest.layers, 0.0)
-        self.corrected: list[Tensor] = []
-        self.labels = hashlib.sha256()
+    def __init__(self, total: int, done: int, shown: bool) -> None:
+        self._bar = Progress("targets", total, done=done, shown=shown)
+        self._seen = self._corrected = 0
+        self._deviation: float | None = None
 
-    def add(self, samples: Sequence[int], y: Tensor, found: dict[str, Reconstruction]) -> None:
-        self.labels.update(b"".join(label_bytes(y)))
-        corrected = next(iter(found.values())).corrected.cpu()
-        self.corrected.append(corrected)
-        for name, rec in found.items():
-            info = self.manifest.layers[name]
-            rows = info.samples.front(rec.target).cpu()
-            if tuple(rows.shape[1:]) != info.shape:
-                raise InputError(
-                    f"{name!r} has shape {tuple(rows.shape[1:])} for samples {samples[0]} to {samples[-1]} and "
-                    f"{info.shape} for the example inputs; a store needs inputs of one size"
-                )
-            index = torch.tensor(samples)
-            if self.manifest.mode == "delta":
-                rows, index = rows[corrected], index[corrected]
-            self.rows[name].append(_converted(rows, info.dtype, name, index))
-            self.moved[name] += float(rec.deviation.cpu()[corrected].sum())
+    def __enter__(self) -> WriteProgress:
+        self._bar.__enter__()
+        return self
 
-    def finish(self) -> tuple[bytes, ShardInfo]:
-        corrected = torch.cat(self.corrected)
-        tensors = {key_of(name): torch.cat(rows) for name, rows in self.rows.items()}
-        data = save({CORRECTED: corrected, **tensors})
-        count = int(corrected.sum())
-        note = ShardInfo(
-            name=shard_name(self.shard),
-            start=self.samples.start,
-            count=len(self.samples),
-            nbytes=len(data),
-            settings=self.manifest.settings_digest,
-            sha256=hashlib.sha256(data).hexdigest(),
-            labels=self.labels.hexdigest(),
-            first_inputs=self.first[0],
-            first_label=self.first[1],
-            corrected=count,
-            deviation={name: moved / max(count, 1) for name, moved in self.moved.items()},
-        )
-        return data, note
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
 
-
-def finished(path: Path, manifest: Manifest, shard: int) -> ShardInfo | None:
-    """The note of a shard that is there whole; None if it has to be written."""
-    note = load_note(path / note_name(shard_name(shard)))
-    if note is None or note.name != shard_name(shard) or note.settings != manifest.settings_digest:
-        return None
-    file = path / note.name
-    return note if file.exists() and file.stat().st_size == note.nbytes else None
+    def update(self, batch: Sequence[Reconstruction]) -> None:
+        """One more batch: its reconstruction at each layer."""
+        corrected = batch[0].corrected
+        self._seen += len(corrected)
+        self._corrected += int(corrected.sum())
+        if bool(corrected.any()):
+            now = sum(float(rec.deviation[corrected].mean()) for rec in batch) / len(batch)
+            before = now if self._deviation is None else self._deviation
+            self._deviation = (1 - _LATEST) * before + _LATEST * now
+        deviation = "" if self._deviation is None else f", deviation {self._deviation:.3g}"
+        self._bar.advance(len(corrected), f"{100 * self._corrected / self._seen:.1f} % corrected{deviation}")
 
 
 def device_of(rev: Reverser) -> torch.device | None:
+    """Where the model is; None for a model without weights."""
     first = next(chain(rev.model.parameters(), rev.model.buffers()), None)
     return None if first is None else first.device
 
 
-def _begin(path: Path, rev: Reverser, wanted: Manifest, mode: str, rank: int) -> Manifest:
+def _begin(path: Path, rev: Reverser, planned: Manifest, mode: str, rank: int) -> Manifest:
     """The manifest the store has, or the one it gets now; refused where the two do not agree."""
-    if create_atomic(path / FILE, wanted.to_text(), rank):
-        return wanted
+    if create_atomic(path / FILE, planned.to_text(), rank):
+        return planned
     stored = load_manifest(path)
-    compared = replace(wanted, mode=stored.mode) if mode == "auto" else wanted
-    found = setting_differences(stored, compared) or layer_differences(stored, rev, list(wanted.layers))
-    if found:
-        raise StoreMismatchError(path, found)
+    compared = replace(planned, mode=stored.mode) if mode == "auto" else planned
+    differences = setting_differences(stored, compared) or layer_differences(stored, rev, list(planned.layers))
+    if differences:
+        raise StoreMismatchError(path, differences)
     return stored
 
 
 def _write_missing(
-    path: Path, rev: Reverser, source: Source, manifest: Manifest, rank: int, world: int, progress: bool
+    path: Path, rev: Reverser, samples: LabelledSamples, manifest: Manifest, rank: int, world: int, progress: bool
 ) -> None:
     mine = range(rank, manifest.shard_count, world)
     notes = {s: finished(path, manifest, s) for s in mine}
     done = [note for note in notes.values() if note is not None]
-    changed = changed_data(source, done)
+    changed = changed_data(samples, done)
     if changed:
         raise StoreMismatchError(path, changed)
     missing = [s for s in mine if notes[s] is None]
     total = sum(len(manifest.samples_of(s)) for s in mine)
     with WriteProgress(total, sum(n.count for n in done), shown=progress) as bar:
-        for _, batch in write_shard(path, rev, source, manifest, missing, rank):
-            bar.update(batch[0].corrected, [rec.deviation for rec in batch])
+        for _, batch in write_shards(path, rev, samples, manifest, missing, rank):
+            bar.update(batch)
 
 
 def _complete(path: Path, manifest: Manifest, rank: int) -> None:
@@ -243,15 +247,17 @@ def _complete(path: Path, manifest: Manifest, rank: int) -> None:
         write_atomic(path / FILE, replace(manifest, shards=shards).to_text(), rank)
 
 
-def _mode(rev: Reverser, source: Source, mode: Mode | Literal["auto"], batch_size: int, begun: Manifest | None) -> Mode:
+def _mode(
+    rev: Reverser, samples: LabelledSamples, mode: Mode | Literal["auto"], batch_size: int, begun: Manifest | None
+) -> Mode:
     """ "auto": what the store has begun with, or a look at up to 1024 samples, one forward pass each."""
     if mode != "auto":
         return mode
     if begun is not None:
         return begun.mode
-    looked = spread(source.count, _LOOK)
+    looked = spread(samples.count, _LOOK)
     corrected = sum(
-        int(rev.reconstruct(x, y, at="out").corrected.sum()) for _, x, y in source.batches([looked], batch_size)
+        int(rev.reconstruct(x, y, at="out").corrected.sum()) for _, x, y in samples.batches([looked], batch_size)
     )
     return "delta" if 2 * corrected <= len(looked) else "dense"
 
@@ -262,18 +268,6 @@ def _shard_size(count: int, sample_bytes: int, batch_size: int) -> int:
         _SHARD_BYTES // (sample_bytes * batch_size), _SHARD_BATCHES, -(-count // (_LEAST_SHARDS * batch_size))
     )
     return batch_size * max(1, batches)
-
-
-def _converted(rows: Tensor, dtype: torch.dtype, layer: str, index: Tensor) -> Tensor:
-    """The rows in the store's dtype. rows are finite; what a shorter dtype makes infinite is refused."""
-    out = rows.to(dtype).contiguous()
-    if rows.dtype == dtype or bool(torch.isfinite(out).all()):
-        return out
-    bad = int((~torch.isfinite(out)).nonzero()[0, 0])
-    raise NonFiniteError(
-        f"{layer!r}: the target of sample {int(index[bad])} reaches {float(rows[bad].abs().max()):.3g}, more than "
-        f"{str(dtype).removeprefix('torch.')} can hold. Write the store with dtype='bfloat16' or 'float32'."
-    )
 
 
 def _check_options(

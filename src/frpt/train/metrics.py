@@ -1,4 +1,7 @@
-"""Task losses and metrics, one value per sample; which of two is better; samples fixed and broken."""
+"""Task losses and metrics, one value per sample; which of two is better; samples fixed and broken.
+
+``Metric`` is public; the loop measures the validation set with it, and ``prepare`` picks both by the labels' kind.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +18,43 @@ from frpt.errors import LabelError, OptionError
 
 TaskLoss = Callable[[Tensor, Tensor], Tensor]
 IGNORED = -100
-CHANGED = 0.01
-"""A sample counts as fixed or broken where its value moved by more than this share of what it was."""
+"""Labels that do not count: the default of torch's cross-entropy."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """fn(outputs, labels) -> (b,), one value per sample, or one number for the batch; higher: more is better."""
+    """Something to measure on the validation set.
+
+    Args:
+        name: as tables show it.
+        fn: (outputs, labels) -> (b,), one value per sample, or one number for the whole batch. Only with values per
+            sample can samples be counted as fixed and broken.
+        higher: whether more is better.
+        changed: a sample counts as fixed or broken where its value moved by more than this share of what it was. 1 %
+            is a choice, not measured: accuracies are 0 or 1, and distances should not count where they wobble.
+
+    Example:
+        >>> miss = frpt.Metric("miss", lambda outputs, labels: (outputs.argmax(1) != labels).double(), higher=False)
+        >>> miss.better(0.1, 0.2)
+        True
+    """
 
     name: str
     fn: Callable[[Tensor, Tensor], Tensor | float]
     higher: bool = True
+    changed: float = 0.01
 
     def values(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, bool]:
         """Values as (b,) in float64, and whether they are the samples' own (else the batch's, repeated)."""
-        found = torch.as_tensor(self.fn(outputs, labels)).detach().double()
-        if found.shape == (len(outputs),):
-            return found, True
-        if found.numel() != 1:
+        values = torch.as_tensor(self.fn(outputs, labels)).detach().double()
+        if values.shape == (len(outputs),):
+            return values, True
+        if values.numel() != 1:
             raise OptionError(
-                f"the metric {self.name!r} returned the shape {tuple(found.shape)} for {len(outputs)} samples; return "
+                f"the metric {self.name!r} returned the shape {tuple(values.shape)} for {len(outputs)} samples; return "
                 "one number, or one per sample"
             )
-        return found.reshape(1).expand(len(outputs)), False
+        return values.reshape(1).expand(len(outputs)), False
 
     def better(self, a: float, b: float) -> bool:
         """Whether a is better than b."""
@@ -46,7 +63,7 @@ class Metric:
     def flips(self, start: Tensor, now: Tensor) -> tuple[int, int]:
         """(fixed, broken): samples that became better and worse than they were at the start. start, now: (n,)."""
         gain = now - start if self.higher else start - now
-        moved = gain.abs() > CHANGED * start.abs()
+        moved = gain.abs() > self.changed * start.abs()
         return int((moved & (gain > 0)).sum()), int((moved & (gain < 0)).sum())
 
 

@@ -1,90 +1,315 @@
-"""``post_train``: one run, from a trained model to a better one."""
+"""``post_train``: one run, from a trained model to a copy whose part before a layer was trained further.
+
+Users call ``post_train``; ``compare`` and the benchmarks call ``run`` and ``Loop``. The loop measures as it goes, and
+continues where a run was stopped to the same numbers: nothing random depends on what came before (``datasets.seeds``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
 
-from frpt.embed import Embed
-from frpt.errors import OptionError
-from frpt.graph.inputs import Picker
-from frpt.options import Preset
-from frpt.reverser import Reverser
-from frpt.solvers.variation import Variations, check_known
-from frpt.train.loop import run
-from frpt.train.metrics import Metric, TaskLoss
-from frpt.train.result import Result
-from frpt.train.settings import MakeOptimizer, MakeSchedule, Places, Settings
-from frpt.train.setup import ONLINE, Job, Targets
+from frpt.datasets.seeds import own_random, seed_all
+from frpt.errors import NonFiniteError, OptionError
+from frpt.files.digest import sha256_of_json, weights_of
+from frpt.graph.inputs import pick
+from frpt.reverser import Layer, Reverser, ReverserOptions, layer_name, network_of
+from frpt.train.batches import Batches, TrainingBatch, order
+from frpt.train.metrics import check_labels
+from frpt.train.objective import Losses
+from frpt.train.prepare import Places, Ready, Request, Targets, prepare
+from frpt.train.result import Epoch, Result, RunLog, Tally
+from frpt.train.resume import Partial
+from frpt.train.training import ShortOptions, Training, sort_options
+
+_VAL = 2**32
+"""Stands for the epoch in the random stream of the validation set; no run has so many."""
 
 
 def post_train(
-    model: nn.Module,
+    model: nn.Module | Reverser,
     dataset: Any,
-    at: str,
+    at: Layer,
     *,
     targets: Targets = None,
     c_rec: float = 0.3,
     val: Any = None,
-    epochs: int = 10,
     seed: int = 0,
-    batch_size: int = 64,
-    lr: float = 1e-4,
-    weight_decay: float = 5e-2,
-    optimizer: MakeOptimizer | None = None,
-    schedule: MakeSchedule | None = None,
-    task_loss: TaskLoss | None = None,
-    metric: str | Metric | Callable[[Tensor, Tensor], Tensor | float] | None = None,
-    preset: str | Preset | None = None,
-    embed: str | Embed | None = None,
-    margin: float | None = None,
-    output: Picker = None,
-    reference: Variations | None = None,
-    reverser: Reverser | None = None,
-    every: int = 1,
+    training: Training | None = None,
     store: str | Path | None = None,
-    workers: int = 0,
-    fabric: Fabric | None = None,
-    accelerator: str = "auto",
-    devices: int | None = None,
-    precision: str | None = None,
     log_dir: str | Path | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_steps: int | None = None,
+    partial: str | Path | None = None,
+    fabric: Fabric | None = None,
     progress: bool = True,
+    **options: Unpack[ShortOptions],
 ) -> Result:
-    """Train a copy of the model before the layer ``at`` on task loss + λ · MSE(target, feature); the rest stays.
+    """Train a copy of a model before the layer ``at`` on task loss + λ · MSE(target, feature); the rest stays.
 
-    dataset, val: map-style, items (inputs, label). targets: a store or its directory; None: reconstructed once, into
-    ``store`` or a temporary one; "online": from the feature of each step; "anchor": the starting model's own features.
-    c_rec = 0 is the matched back-propagation reference: same seed, order and trainable set, no targets. checkpoint: a
-    directory from which the same call goes on after an interruption, to the same numbers. reverser: one on this model,
-    where preset, embed, margin, output and reference do not say enough, or to save making another. The rest is in
-    ``Settings``.
+    λ follows moving averages of both losses (``LossBalance``). ``c_rec=0`` is the matched back-propagation run: the
+    same seed, order of samples and trained parameters, and no targets.
+
+    Args:
+        model: the trained network, or a Reverser on it. It is not changed: a copy is trained.
+        dataset: map-style, items (inputs, label).
+        at: the layer, by name or as the module itself; the parameters its value depends on are trained.
+        targets: where targets come from. A store or its directory (``write_targets``); None: reconstructed once before
+            training; "online": reconstructed in each step from its feature; "anchor": the starting model's own
+            features, without any label.
+        c_rec: strength of the feature supervision, 0 to 1.
+        val: a data set like ``dataset`` to measure the metric on, before training and after every epoch.
+        seed: of the order of samples and of everything random.
+        training: everything else about the training; see ``Training``.
+        store: where to keep targets that are reconstructed now; by default they go when the run ends.
+        log_dir: a directory for CSV and TensorBoard logs.
+        partial: a directory for the half-done run. The same call goes on from there after an interruption, to the same
+            numbers.
+        fabric: a lightning-fabric to run on, instead of one made as ``training`` says.
+        progress: show a bar.
+        **options: fields of ``Training`` by name, which replace those of ``training``; and, where ``model`` is no
+            Reverser, options of ``Reverser``. The preset is by default "online" for online targets.
+
+    Returns:
+        The trained copy, and what every epoch measured.
+
+    Raises:
+        OptionError: for an option that does not exist or is out of range, and for options of a Reverser beside one.
+        InputError: for a data set that is not map-style.
+        LabelError: for labels that the model has no output for.
+        FreezeError: if the network cannot be split at the layer.
+        StoreMismatchError: for targets of another model or data set.
+        PartialError: for a half-done run that was started differently.
+        NonFiniteError: if training diverges.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+        >>> data = torch.utils.data.TensorDataset(torch.randn(48, 4), torch.arange(48) % 3)
+        >>> result = frpt.post_train(model, data, at="1", c_rec=0.3, epochs=2, lr=1e-2, val=data, progress=False)
+        >>> result.last.epoch, result.last.task_loss < result.history[0].task_loss
+        (2, True)
+        >>> torch.equal(result.model[2].weight, model[2].weight)  # after the layer: not trained
+        True
     """
-    settings = Settings(
-        c_rec=c_rec, epochs=epochs, seed=seed, batch_size=batch_size, lr=lr, weight_decay=weight_decay,
-        optimizer=optimizer, schedule=schedule, task_loss=task_loss, metric=metric, preset=preset, embed=embed,
-        margin=margin, output=output if reverser is None else reverser.output, reference=reference,
-        every=every, workers=workers, accelerator=accelerator, devices=devices,
-        precision=precision, checkpoint_steps=checkpoint_steps, progress=progress,
-    )  # fmt: skip
-    if reverser is not None and any(option is not None for option in (preset, embed, margin, output, reference)):
-        raise OptionError(
-            "preset, embed, margin, output and reference belong to the Reverser: give them to it, or leave it out"
+    how, given = sort_options(training, options)
+    network = network_of(model, given, ReverserOptions.__annotations__)
+    places = Places.of(store, log_dir, partial)
+    reverser = model if isinstance(model, Reverser) else None
+    layer = layer_name(network, at)
+    return run(
+        Request(network, dataset, layer, c_rec, seed, how, targets, val, places, fabric, reverser, given, progress)
+    )
+
+
+@dataclass
+class Position:
+    """How far a run is: epochs done, steps done inside the next one and in all, and what was measured."""
+
+    epoch: int = 0
+    number: int = 0
+    step: int = 0
+    tally: Tally = field(default_factory=Tally)
+    history: list[Epoch] = field(default_factory=list)
+
+
+def run(request: Request) -> Result:
+    """Train a copy of the model; the model itself, the random state and the files of others stay as they are."""
+    with ExitStack() as stack:
+        stack.enter_context(own_random())
+        seed_all(request.seed)
+        ready = prepare(request, stack)
+        loop = Loop(ready, stack)
+        history, start = loop.run()
+        ready.frozen.check()
+    device = next(request.model.parameters()).device
+    model = ready.model.to(device)
+    for mine, theirs in zip(model.modules(), request.model.modules(), strict=True):
+        mine.training = theirs.training
+    metric = ready.metric
+    return Result(
+        model, request.at, request.c_rec, request.seed, request.kind, metric.name, metric.higher, start, history
+    )
+
+
+class Loop:
+    """One run: the wrapped model and optimizer, and how far they are."""
+
+    def __init__(self, ready: Ready, stack: ExitStack) -> None:
+        self.ready, self.fabric, self.training = ready, ready.fabric, ready.request.training
+        self.request = ready.request
+        self.count = len(ready.request.dataset)
+        self.per_epoch = -(-self.count // self.training.batch_size)
+        self._start_digest = _digest_of(ready.model)
+        optimizer = self._make_optimizer()
+        schedule = self.training.schedule
+        self.schedule = None if schedule is None else schedule(optimizer, self.per_epoch * self.training.epochs)
+        self.raw = optimizer  # as the user's schedule and a saved state know it; fabric wraps it for its own precision
+        self.model, self.optimizer = self.fabric.setup(ready.model, optimizer)
+        self.position = Position()
+        folder = ready.request.places.partial
+        self.partial = None if folder is None else Partial(folder)
+        main = self.fabric.is_global_zero
+        title = {"none": "back-propagation"}.get(ready.request.kind, f"{ready.request.kind} targets")
+        self.log = stack.enter_context(
+            RunLog(title, self.training.epochs, self.count, ready.request.places.log_dir, ready.request.progress, main)
         )
-    if reference is not None:
-        if targets is not None and targets != ONLINE:
-            raise OptionError("reference= belongs to targets made now (targets=None or 'online'), not to those passed")
-        check_known(reference, [at])
-    if not isinstance(model, nn.Module):
-        raise OptionError(f"model must be an nn.Module, got {type(model).__name__}")
-    return run(Job(model, dataset, at, settings, targets, val, store, places(log_dir, checkpoint), fabric, reverser))
+
+    def run(self) -> tuple[list[Epoch], float | None]:
+        """(a row per epoch, the metric at the start)."""
+        start, own = self.evaluate()
+        begun = None if start is None else float(start.mean())
+        self._resume()
+        here = self.position
+        self.log.begin(here.epoch, here.number * self.training.batch_size, here.step, here.history)
+        while here.epoch < self.training.epochs:
+            self._train_epoch()
+            now, _ = self.evaluate()
+            metric = None if now is None else float(now.mean())
+            flips = None if now is None or start is None or not own else self.ready.metric.flips(start, now)
+            here.history.append(here.tally.row(here.epoch + 1, self.count, metric, flips))
+            here.epoch, here.number, here.tally = here.epoch + 1, 0, Tally()
+            self.log.epoch(here.history)
+            self._save()
+        return here.history, begun
+
+    def batches(self) -> Batches:
+        """The batches of the epoch that is next."""
+        request, epoch, fabric = self.request, self.position.epoch, self.fabric
+        stored = None if self.ready.stored is None else (self.ready.stored, request.at)
+        rows = order(self.count, request.seed, epoch)
+        key, rank, world = (request.seed, epoch), fabric.global_rank, fabric.world_size
+        return Batches(request.dataset, rows, self.training.batch_size, key, rank, world, stored)
+
+    def step(self, batch: TrainingBatch) -> Losses:
+        """One step of the optimizer, and of the schedule."""
+        here = self.position
+        seed_all(self.request.seed, here.epoch, here.number, self.fabric.global_rank, 1)
+        loss, losses = self.ready.objective(self.model, batch, here.step)
+        if not math.isfinite(losses.task):
+            raise NonFiniteError(
+                f"the task loss is {losses.task} in epoch {here.epoch + 1}, step {here.number + 1}: training has "
+                "diverged. Lower the learning rate, or look for NaN in the data."
+            )
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+        here.tally.add(losses)
+        here.number, here.step = here.number + 1, here.step + 1
+        return losses
+
+    def _train_epoch(self) -> None:
+        t, here = self.training, self.position
+        self.model.train()
+        clock = time.perf_counter()
+        for batch in self.batches().loader(here.number, t.workers):
+            losses = self.step(batch)
+            now = time.perf_counter()
+            here.tally.seconds, clock = here.tally.seconds + now - clock, now
+            samples = min(t.batch_size, self.count - (here.number - 1) * t.batch_size)
+            self.log.step(here.epoch, here.step, samples, losses)
+            if t.partial_steps and here.step % t.partial_steps == 0 and here.number < self.per_epoch:
+                self._save()
+
+    def evaluate(self) -> tuple[Tensor | None, bool]:
+        """(the metric of every validation sample (n,), whether it is the sample's own); None without ``val``."""
+        val, fabric, size = self.request.val, self.fabric, self.training.batch_size
+        if val is None:
+            return None, False
+        rows, own = range(len(val)), True
+        values = torch.zeros(len(val), dtype=torch.float64, device=fabric.device)
+        batches = Batches(val, rows, size, (self.request.seed, _VAL), fabric.global_rank, fabric.world_size)
+        self.model.eval()
+        for number, batch in enumerate(batches.loader(0, self.training.workers)):
+            mine = rows[number * size : (number + 1) * size][fabric.global_rank :: fabric.world_size]
+            call = batch.call(fabric.device)
+            with torch.no_grad():
+                out = pick(self.model(*call.args, **call.kwargs), self.request.output)
+            check_labels(batch.labels, out, "the validation set")
+            measured, own = self.ready.metric.values(out, batch.labels.to(fabric.device))
+            if batch.weight:
+                values[list(mine)] = measured.to(values.device)
+        if fabric.world_size > 1:
+            values = fabric.all_reduce(values, reduce_op="sum")  # type: ignore[assignment]
+        return values.cpu(), own
+
+    def _make_optimizer(self) -> Optimizer:
+        t, parameters = self.training, self.ready.frozen.trainable()
+        if t.optimizer is None:
+            return AdamW(parameters, lr=t.lr, weight_decay=t.weight_decay)
+        made = t.optimizer(parameters)
+        if not isinstance(made, Optimizer):
+            raise OptionError(f"optimizer= returned a {type(made).__name__}, not a torch.optim.Optimizer")
+        own = {id(p) for p in parameters}
+        strange = [p for group in made.param_groups for p in group["params"] if id(p) not in own]
+        if strange:
+            raise OptionError(
+                f"optimizer= made an optimizer with {len(strange)} parameters that are frozen; use the ones it is given"
+            )
+        return made
+
+    def _identity(self) -> dict[str, Any]:
+        """What a half-done run must share with this one."""
+        request, rev = self.request, self.ready.reverser
+        return {
+            "c_rec": request.c_rec,
+            "seed": request.seed,
+            **self.training.lasting(),
+            "margin": rev.embedder.margin,
+            "reference": None if rev.reference is None else rev.reference.digest,
+            "at": request.at,
+            "targets": request.kind,
+            "samples": self.count,
+            "optimizer": type(self.raw).__name__,
+            "starting model": self._start_digest,
+        }
+
+    def _save(self) -> None:
+        if self.partial is None:
+            return
+        if self.fabric.is_global_zero:
+            here, supervision = self.position, self.ready.objective.supervision
+            state = {
+                "run": self._identity(),
+                "position": {"epoch": here.epoch, "number": here.number, "step": here.step},
+                "tally": asdict(here.tally),
+                "history": [asdict(row) for row in here.history],
+                "balance": None if supervision is None else supervision.balance.state_dict(),
+                "model": dict(self.ready.frozen.moving()),
+                "optimizer": self.raw.state_dict(),
+                "schedule": None if self.schedule is None else self.schedule.state_dict(),
+                "precision": self.fabric.strategy.precision.state_dict(),
+            }
+            self.partial.save(here.step, state)
+        self.fabric.barrier()
+
+    def _resume(self) -> None:
+        state = None if self.partial is None else self.partial.load(self._identity())
+        if state is None:
+            return
+        moving = self.ready.frozen.moving()
+        with torch.no_grad():
+            for name, value in state["model"].items():
+                moving[name].copy_(value)
+        self.raw.load_state_dict(state["optimizer"])
+        if self.schedule is not None:
+            self.schedule.load_state_dict(state["schedule"])
+        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        if (supervision := self.ready.objective.supervision) is not None:
+            supervision.balance.load_state_dict(state["balance"])
+        rows = [Epoch(**row) for row in state["history"]]
+        self.position = Position(**state["position"], tally=Tally(**state["tally"]), history=rows)
 
 
-def places(log_dir: str | Path | None, checkpoint: str | Path | None) -> Places:
-    return Places(None if log_dir is None else Path(log_dir), None if checkpoint is None else Path(checkpoint))
+def _digest_of(model: nn.Module) -> str:
+    """sha256 over all parameters and buffers, with their names."""
+    return sha256_of_json(weights_of(model))

@@ -1,4 +1,7 @@
-"""The value at a layer out of a forward pass of the user's own model, with its gradient."""
+"""The value at a layer out of a forward pass of the user's own model, with its gradient.
+
+The training loop reads the supervised feature with it; users with a loop of their own do the same.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from frpt.errors import TapError
 from frpt.graph.names import OUTPUT
+from frpt.reverser import Layer, layer_name
 
 _NAME = re.compile(r"(?P<path>[^@\[]+)(@(?P<call>\d+))?(\[(?P<item>\d+)\])?")
 
@@ -27,26 +31,42 @@ class _Reached(Exception):  # noqa: N818 - control flow, never seen outside
 class FeatureTap:
     """Reads what layers returned in the last forward pass: ``tap["layer3"]``, or ``tap.value`` of a single one.
 
-    at: module paths as ``Reverser.layers`` lists them; ``relu@0`` is the first call of a module that is called several
-    times, the bare name its last; ``out`` is what the model itself returns. A value is a copy with gradient, safe from
-    later in-place ops. ``close()``, or leaving the ``with`` block, removes the hooks.
+    A value is a copy with gradient, safe from later in-place ops. ``close()``, or leaving the ``with`` block, removes
+    the hooks.
+
+    Args:
+        model: the network whose forward passes are read.
+        at: one layer or several, as modules or by the names that ``Reverser.layers`` lists. ``relu@0`` is the first
+            call of a module that is called several times, the bare name its last; ``lstm[0]`` is the first of several
+            tensors that a module returns; ``out`` is what the model itself returns.
+
+    Raises:
+        TapError: for a layer that is no module's output; when read before any forward pass.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> with frpt.FeatureTap(model, "1") as tap:
+        ...     out = model(torch.randn(2, 4))
+        ...     print(tap.value.shape, tap.value.requires_grad)
+        torch.Size([2, 8]) True
     """
 
-    def __init__(self, model: nn.Module, at: str | Sequence[str]) -> None:
-        self.layers = [at] if isinstance(at, str) else list(at)
+    def __init__(self, model: nn.Module, at: Layer | Sequence[Layer]) -> None:
+        several = [at] if isinstance(at, str | nn.Module) else list(at)
+        self.layers = [layer_name(model, layer) for layer in several]
         if not self.layers:
             raise TapError("no layer to tap; name at least one")
-        self._wanted = {name: _parse(model, name) for name in self.layers}
+        self._places = {name: _parse(model, name) for name in self.layers}
         self._values: dict[str, Tensor] = {}
         self._calls: Counter[str] = Counter()
         self._total: dict[str, int] = {}
         self._stopping = False
         self._handles: list[RemovableHandle] = [model.register_forward_pre_hook(self._start)]
-        for path in {path for path, _, _ in self._wanted.values()}:
+        for path in {path for path, _, _ in self._places.values()}:
             self._handles.append(model.get_submodule(path).register_forward_hook(partial(self._seen, path)))
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self._wanted:
+        if name not in self._places:
             raise TapError(f"{name!r} is not tapped; this tap reads {', '.join(map(repr, self.layers))}")
         if name not in self._values:
             raise TapError(f"no forward pass has reached {name!r} yet: call the model first")
@@ -97,7 +117,7 @@ class FeatureTap:
     def _seen(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
         number = self._calls[path]
         self._calls[path] += 1
-        for name, (own, call, item) in self._wanted.items():
+        for name, (own, call, item) in self._places.items():
             if own != path or call not in (None, number):
                 continue
             self._values[name] = _tensor(name, module, output, item).clone()
@@ -111,9 +131,9 @@ def _parse(model: nn.Module, name: str) -> tuple[str, int | None, int | None]:
     paths = [path for path, _ in model.named_modules() if path]
     if name == OUTPUT and name not in paths:
         return "", None, None
-    found = _NAME.fullmatch(name)
-    path = found["path"] if found else name
-    if found is None or path not in paths:
+    parts = _NAME.fullmatch(name)
+    path = parts["path"] if parts else name
+    if parts is None or path not in paths:
         near = difflib.get_close_matches(path, paths, n=4, cutoff=0.5)
         inside = path.split("/")[0]
         near = ([inside] if inside in paths and inside not in near else []) + near
@@ -121,7 +141,7 @@ def _parse(model: nn.Module, name: str) -> tuple[str, int | None, int | None]:
         raise TapError(
             f"{name!r} is not the output of a module of {type(model).__name__}, so no forward hook can read it. {hint}"
         )
-    call, item = found["call"], found["item"]
+    call, item = parts["call"], parts["item"]
     return path, None if call is None else int(call), None if item is None else int(item)
 
 

@@ -1,7 +1,9 @@
-"""The paper's networks, layer by layer; ``model.layers`` maps the paper's l_R to names that ``at`` takes."""
+"""The paper's networks, layer by layer; ``model.layers`` maps the paper's l_R to names that ``at`` takes.
 
-from frpt.zoo.planner import Options as PlannerOptions
-from frpt.zoo.planner import Planner, planner
+Called by the demo, the examples, the benchmarks and the paper's experiments.
+"""
+
+from frpt.zoo.planner import Planner, PlannerOptions, planner
 from frpt.zoo.resnet import ResNet, resnet
 from frpt.zoo.simple_cnn import SimpleCNN, simple_cnn
 from frpt.zoo.simple_vit import SimpleViT, simple_vit

@@ -18,7 +18,7 @@ WIDTH, HIDDEN, POSES = 512, 256, (8, 3)
 
 
 @dataclass(frozen=True)
-class Options:
+class PlannerOptions:
     """What the paper leaves to its configuration.
 
     pool: H_p, W_p, the grid the ResNet's last feature is pooled to; the default keeps the image's proportions.
@@ -97,7 +97,9 @@ class Planner(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, backbone: nn.Module, project: nn.Module, options: Options, layers: Mapping[str, str]) -> None:
+    def __init__(
+        self, backbone: nn.Module, project: nn.Module, options: PlannerOptions, layers: Mapping[str, str]
+    ) -> None:
         super().__init__()
         self.register_buffer("mean", torch.tensor(options.mean).reshape(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(options.std).reshape(1, 3, 1, 1), persistent=False)
@@ -134,9 +136,25 @@ def resized(positions: Tensor, grid: tuple[int, int]) -> Tensor:
     return torch.cat([token, spread.flatten(2).transpose(1, 2)], 1)
 
 
-def planner(backbone: str = "resnet34", options: Options | None = None) -> Planner:
-    """A NAVSIM planner with the image backbone "resnet34" or "vit_b16", untrained. It takes (image, status)."""
-    chosen = options or Options()
+def planner(backbone: str = "resnet34", options: PlannerOptions | None = None) -> Planner:
+    """One of the paper's two planners for NAVSIM, untrained.
+
+    Args:
+        backbone: "resnet34" or "vit_b16".
+        options: What the paper leaves to its configuration.
+
+    Returns:
+        A module that takes (image (b, 3, h, w) in [0, 1], status (b, 8)) and returns poses (b, 8, 3).
+
+    Raises:
+        OptionError: There is no such backbone.
+
+    Example:
+        >>> planner = frpt.zoo.planner("resnet34")
+        >>> planner.layers["planning z_1"]
+        'planning1'
+    """
+    chosen = options or PlannerOptions()
     if backbone == "resnet34":
         rows, columns = chosen.pool
         pooled = nn.Sequential(nn.AdaptiveAvgPool2d(chosen.pool), nn.Flatten())

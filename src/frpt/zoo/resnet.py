@@ -76,7 +76,24 @@ def _stage(inputs: int, outputs: int, count: int, stride: int) -> nn.Sequential:
 
 
 def resnet(depth: str | int, *, stem: str = "cifar", num_classes: int = 10) -> ResNet:
-    """ResNet-18 or ResNet-34. stem: "cifar" (3×3, no pooling) or "imagenet" (7×7 with stride 2, then max-pooling)."""
+    """ResNet-18 or ResNet-34, untrained; torchvision's weights can be loaded into it.
+
+    Args:
+        depth: 18 or 34.
+        stem: "cifar" (3×3, no pooling) or "imagenet" (7×7 with stride 2, then max-pooling).
+        num_classes: Number of classes.
+
+    Returns:
+        The network; ``layers`` maps the paper's l_R to names that ``at`` takes.
+
+    Raises:
+        OptionError: There is no such depth or stem, or the number of classes is not positive.
+
+    Example:
+        >>> model = frpt.zoo.resnet(18, num_classes=100)
+        >>> model.layers["5"], model.fc.out_features
+        ('avgpool', 100)
+    """
     if str(depth) not in BLOCKS:
         raise OptionError(f"there is no ResNet-{depth} here: there are {', '.join(BLOCKS)}")
     if stem not in STEMS:

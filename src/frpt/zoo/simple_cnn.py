@@ -12,7 +12,7 @@ from frpt.graph.pooling import MaxPool2x2
 
 
 @dataclass(frozen=True)
-class Shape:
+class CNNShape:
     """Channels and size of the input; channels and kernel sizes of the convolutions; how many are pooled; FC widths."""
 
     inputs: int
@@ -25,14 +25,14 @@ class Shape:
 
 
 SHAPES = {
-    "mnist": Shape(1, 28, (3, 3), (5, 5), 2, (), 10),
-    "cifar10": Shape(3, 32, (10, 10, 10), (5, 3, 3), 2, (128,), 10),
-    "cifar100": Shape(3, 32, (18, 18, 18), (5, 3, 3), 2, (256,), 100),
-    "imagenette": Shape(3, 224, (16,) * 5, (25, 17, 11, 5, 3), 4, (128,), 10),
-    "imagewoof": Shape(3, 224, (16,) * 5, (25, 17, 11, 5, 3), 4, (128,), 10),
-    "tiny-imagenet": Shape(3, 64, (45,) * 4, (5, 3, 3, 3), 3, (512,), 200),
-    "cifar10-5-10-15": Shape(3, 32, (5, 10, 15), (5, 3, 3), 2, (64,), 10),
-    "cifar10-15-10-5": Shape(3, 32, (15, 10, 5), (5, 3, 3), 2, (64,), 10),
+    "mnist": CNNShape(1, 28, (3, 3), (5, 5), 2, (), 10),
+    "cifar10": CNNShape(3, 32, (10, 10, 10), (5, 3, 3), 2, (128,), 10),
+    "cifar100": CNNShape(3, 32, (18, 18, 18), (5, 3, 3), 2, (256,), 100),
+    "imagenette": CNNShape(3, 224, (16,) * 5, (25, 17, 11, 5, 3), 4, (128,), 10),
+    "imagewoof": CNNShape(3, 224, (16,) * 5, (25, 17, 11, 5, 3), 4, (128,), 10),
+    "tiny-imagenet": CNNShape(3, 64, (45,) * 4, (5, 3, 3, 3), 3, (512,), 200),
+    "cifar10-5-10-15": CNNShape(3, 32, (5, 10, 15), (5, 3, 3), 2, (64,), 10),
+    "cifar10-15-10-5": CNNShape(3, 32, (15, 10, 5), (5, 3, 3), 2, (64,), 10),
 }
 """Supplement B.2; the last two are the opposite channel profiles of the section on reconstruction geometry."""
 
@@ -43,7 +43,7 @@ class SimpleCNN(nn.Sequential):
     layers: the paper's l_R ("1", "2", …, "out") and the names that ``at`` takes.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: CNNShape) -> None:
         stages: list[nn.Module] = []
         size, inputs = shape.size, shape.inputs
         for i, (kernel, outputs) in enumerate(zip(shape.kernels, shape.channels, strict=True)):
@@ -70,10 +70,24 @@ class SimpleCNN(nn.Sequential):
 def simple_cnn(
     dataset: str, channels: tuple[int, ...] | None = None, hidden: tuple[int, ...] | None = None
 ) -> SimpleCNN:
-    """The SimpleCNN for a data set: mnist, cifar10, cifar100, imagenette, imagewoof or tiny-imagenet.
+    """The paper's small convolutional network for a data set, untrained.
 
-    "cifar10-5-10-15" and "cifar10-15-10-5" are the two channel profiles of the geometry experiment.
-    channels, hidden: one number per convolution and per hidden layer, where they shall not be the paper's.
+    Args:
+        dataset: mnist, cifar10, cifar100, imagenette, imagewoof or tiny-imagenet; "cifar10-5-10-15" and
+            "cifar10-15-10-5" are the two channel profiles of the geometry experiment.
+        channels: One number per convolution, where they shall not be the paper's.
+        hidden: One number per hidden layer, where they shall not be the paper's.
+
+    Returns:
+        The network; ``layers`` maps the paper's l_R to names that ``at`` takes.
+
+    Raises:
+        OptionError: There is no such data set, or the numbers do not fit it.
+
+    Example:
+        >>> model = frpt.zoo.simple_cnn("mnist")
+        >>> model.layers
+        {'1': 'stage1', '2': 'stage2', 'out': 'out'}
     """
     if dataset not in SHAPES:
         raise OptionError(f"unknown data set {dataset!r}: there are {', '.join(SHAPES)}")
@@ -84,4 +98,4 @@ def simple_cnn(
     widths = shape.hidden if hidden is None else tuple(hidden)
     if any(width < 1 for width in widths):
         raise OptionError(f"hidden must be positive numbers, one per hidden layer, got {widths}")
-    return SimpleCNN(Shape(shape.inputs, shape.size, chosen, shape.kernels, shape.pooled, widths, shape.classes))
+    return SimpleCNN(CNNShape(shape.inputs, shape.size, chosen, shape.kernels, shape.pooled, widths, shape.classes))

@@ -12,7 +12,7 @@ from frpt.zoo.transformer import Block, ClassToken, normed, start
 
 
 @dataclass(frozen=True)
-class Shape:
+class ViTShape:
     """Size of the input, size of a patch, number of classes; width, heads, blocks and the MLP's ratio."""
 
     size: int
@@ -24,7 +24,7 @@ class Shape:
     ratio: float = 2.0
 
 
-SHAPES = {"cifar100": Shape(32, 4, 100), "tiny-imagenet": Shape(64, 8, 200)}
+SHAPES = {"cifar100": ViTShape(32, 4, 100), "tiny-imagenet": ViTShape(64, 8, 200)}
 NORMS = ("none", "pre")
 
 
@@ -35,7 +35,7 @@ class SimpleViT(nn.Module):
     reconstruction are the same for 10 and 9, so that there is nothing to be trained between them.
     """
 
-    def __init__(self, shape: Shape, norm: bool) -> None:
+    def __init__(self, shape: ViTShape, norm: bool) -> None:
         super().__init__()
         width, tokens = shape.width, (shape.size // shape.patch) ** 2
         self.patch_embed = nn.Conv2d(3, width, shape.patch, shape.patch)
@@ -62,10 +62,24 @@ class SimpleViT(nn.Module):
 def simple_vit(
     dataset: str = "cifar100", *, norm: str = "none", num_classes: int | None = None, depth: int = 9
 ) -> SimpleViT:
-    """The SimpleViT for cifar100 (32 × 32, patches of 4) or tiny-imagenet (64 × 64, patches of 8).
+    """The paper's small vision transformer for a data set, untrained.
 
-    norm: "none" as in the paper, or "pre" for layer norm before attention and MLP and after the last block.
-    num_classes, depth: where they shall not be the paper's.
+    Args:
+        dataset: "cifar100" (32 × 32, patches of 4) or "tiny-imagenet" (64 × 64, patches of 8).
+        norm: "none" as in the paper, or "pre" for layer norm before attention and MLP and after the last block.
+        num_classes: Where it shall not be the data set's.
+        depth: Number of blocks.
+
+    Returns:
+        The network; ``layers`` maps the paper's l_R to names that ``at`` takes.
+
+    Raises:
+        OptionError: There is no such data set or norm, or a number is not positive.
+
+    Example:
+        >>> model = frpt.zoo.simple_vit("cifar100", depth=2)
+        >>> model.layers
+        {'1': 'blocks.0', '2': 'blocks.1', '3': 'token', 'out': 'out'}
     """
     if dataset not in SHAPES:
         raise OptionError(f"unknown data set {dataset!r}: there are {', '.join(SHAPES)}")
@@ -75,4 +89,4 @@ def simple_vit(
     classes = shape.classes if num_classes is None else num_classes
     if classes < 1 or depth < 1:
         raise OptionError(f"num_classes and depth must be positive, got {classes} and {depth}")
-    return SimpleViT(Shape(shape.size, shape.patch, classes, depth=depth), norm == "pre")
+    return SimpleViT(ViTShape(shape.size, shape.patch, classes, depth=depth), norm == "pre")

@@ -10,7 +10,7 @@ from frpt.diagnosis.report.tables import Column, Table, row
 from frpt.diagnosis.report.words import number
 from frpt.diagnosis.trajectory import Trajectory
 from frpt.errors import OptionError
-from frpt.train.compare import BACKPROP, Comparison
+from frpt.train.comparison import BACKPROP, Comparison
 from frpt.train.result import Result
 
 Run = Comparison | Result | Trajectory

@@ -1,26 +1,64 @@
-"""A block solved as a whole: find a near â with Φ(a) = t for any differentiable Φ. Every sample is its own problem."""
+"""A block solved as a whole: find a near â with Φ(a) = t for any differentiable Φ. Every sample is its own problem.
+
+``Problem`` is what ``frpt.reverse`` and ``frpt.ops`` hand to a block solver; ``composite.Composite`` chooses which.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from frpt.common.checks import require_numbers_positive, require_positive
 from frpt.common.clock import Clock
-from frpt.options import Gate, SolverOptions
-from frpt.solvers.base import UNBOUNDED, Range
-from frpt.solvers.linear.gate import admissible, admitted
+from frpt.solvers.base import UNBOUNDED, Range, Solution, per_system, row_norm
+from frpt.solvers.linear.gate import Gate, admissible, admitted
 
 if TYPE_CHECKING:
     from frpt.solvers.blocks.mean_jacobian import Stationary
 
-FEW = 32
-"""Outputs up to which explicit rows of the Jacobian cost less than iterations without."""
 BlockFunction = Callable[[Tensor, Tensor], Tensor]
 """(a, index) -> Φ(a): a holds the samples ``index: (k,)`` of the batch, first axis; the result likewise."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What any block solver may use up, and when it is done.
+
+    Args:
+        iterations: most passes (forward and backward) over a block for a sample; of steps for Gauss–Newton and Adam.
+            With 20, the paper's number (B.1.2), multi-secant steps leave ten to a thousand times less than Adam on
+            most blocks (benchmarks/composite.py); 25 leaves room for the Gauss–Newton steps behind them.
+        tolerance: ‖Φ(a) − t‖/‖t‖ at which a sample is done; what float32 blocks reach (benchmarks/composite.py).
+        budget: bytes that the Jacobians or pairs of the samples may take; samples go through in parts.
+        seconds: time that one unit, or the path as a whole, may take with one batch; None: any. A solver that has used
+            it up stops with the best so far: samples not finished count as a fallback, and a ``SlowUnitWarning`` names
+            the unit. It is looked at between steps, and between the rows of a Jacobian; the factorisation of the
+            Jacobians that memory holds at a time is not interrupted (two of 3,072 × 3,072 took a minute on one core).
+            Such a result depends on the machine and what else it does, and cannot be reproduced. Half an hour is out of
+            reach of normal work: it keeps a Jacobian that fits into memory and not into a day from being waited for.
+
+    Raises:
+        OptionError: a limit is not a positive number.
+
+    Example:
+        >>> import frpt
+        >>> frpt.Limits(iterations=5).tolerance
+        1e-06
+    """
+
+    iterations: int = 25
+    tolerance: float = 1e-6
+    budget: int = 4 * 2**30
+    seconds: float | None = 1800.0
+
+    def __post_init__(self) -> None:
+        require_numbers_positive(self)
+        if self.seconds is not None:
+            require_positive(self, "seconds")
 
 
 @dataclass(frozen=True)
@@ -35,27 +73,27 @@ class Problem:
     target: Tensor
     output: Tensor
     gate: Gate
-    options: SolverOptions
+    limits: Limits = Limits()
     within: Range = UNBOUNDED
     start: tuple[Tensor, Tensor] | None = None
     """Where to begin, if not at the anchor: (a, Φ(a))."""
     stationary: Stationary | None = None
-    """The block's average derivative, where it is known (``solvers.stationary.learn``)."""
+    """The block's average derivative, where it is known (``mean_jacobian.MeanJacobian.learn``)."""
     repeats: bool = True
     """Whether fn takes one sample several times at once; a graph of fixed batch size does not."""
-    closed: float | None = None
-    """Stop at this share of the residual at the anchor, instead of ``options.tolerance`` of the target."""
+    stop_at: float | None = None
+    """Stop at this share of the residual at the anchor, instead of ``limits.tolerance`` of the target."""
     batch: int | None = None
     """Samples of the batch these were taken from (those that need no correction are left out); None: these are all."""
     clock: Clock = field(default_factory=Clock)
-    """Runs out when the unit has taken ``options.seconds``: iterations then stop with the best so far."""
+    """Runs out when the unit has taken ``limits.seconds``: iterations then stop with the best so far."""
 
     @property
     def enough(self) -> Tensor:
         """The residual norm at which a sample is done: (b,)."""
-        if self.closed is not None:
-            return self.closed * row_norm(self.target - self.output)
-        return self.options.tolerance * self.scale()
+        if self.stop_at is not None:
+            return self.stop_at * row_norm(self.target - self.output)
+        return self.limits.tolerance * self.scale()
 
     @property
     def inputs(self) -> int:
@@ -72,22 +110,19 @@ class Problem:
 
     def part(self, rows: Tensor) -> Problem:
         """The same for the samples ``rows: (k,)`` only."""
-        whole = len(rows) == len(self.anchor)
-        return (
-            self
-            if whole
-            else replace(
-                self,
-                fn=lambda a, index: self.fn(a, rows[index]),
-                anchor=self.anchor[rows],
-                target=self.target[rows],
-                output=self.output[rows],
-                start=None if self.start is None else (self.start[0][rows], self.start[1][rows]),
-            )
+        if len(rows) == len(self.anchor):
+            return self
+        return replace(
+            self,
+            fn=lambda a, index: self.fn(a, rows[index]),
+            anchor=self.anchor[rows],
+            target=self.target[rows],
+            output=self.output[rows],
+            start=None if self.start is None else (self.start[0][rows], self.start[1][rows]),
         )
 
     def inside(self, a: Tensor, index: Tensor) -> Tensor:
-        """a where the range and the gate's bounds hold it."""
+        """a where the range and the gate's bounds allow it, else the farthest point on the way that they do."""
         anchor = self.anchor[index]
         a = self.within.clamp(a, anchor)
         if not self.gate.enabled:
@@ -95,87 +130,15 @@ class Problem:
         bad = ~admissible(a, anchor, self.gate)
         if not bool(bad.any()):
             return a
-        return torch.where(spread(bad, a), admitted(a, anchor, self.gate), a)
+        return torch.where(per_system(bad, a), admitted(a, anchor, self.gate), a)
 
+    def run(self, value: Tensor) -> Tensor:
+        """Φ of all samples, without a graph for gradients."""
+        with torch.no_grad():
+            return self.fn(value, torch.arange(len(value), device=value.device))
 
-@dataclass(frozen=True)
-class Answer:
-    """value: (b, *in); iterations: passes used, fallback: bounds were hit or nothing beat the anchor."""
-
-    value: Tensor
-    iterations: Tensor
-    fallback: Tensor
-
-
-def chosen(problem: Problem, name: str) -> str:
-    """What ``auto`` stands for: Gauss–Newton where the Jacobian is small, else ``options.large``.
-
-    ``min_norm_newton`` is for few outputs: where there are more, the same is done by secant steps.
-    """
-    if name != "auto":
-        return "secant" if name == "min_norm_newton" and problem.outputs > FEW else name
-    options, count = problem.options, 1
-    if options.jacobian_counts == "batch":
-        count = len(problem.anchor) if problem.batch is None else problem.batch
-    entries = (count * problem.inputs) * (count * problem.outputs)
-    return "gauss_newton" if entries <= options.jacobian_entries else options.large
-
-
-def solve(problem: Problem, name: str = "auto") -> Answer:
-    """Solve by the named method, for the samples whose target is not met yet."""
-    from frpt.solvers.blocks import adam, gauss_newton, min_norm_newton, newton_krylov, secant
-
-    methods = {
-        "gauss_newton": gauss_newton, "secant": secant, "newton_krylov": newton_krylov,
-        "min_norm_newton": min_norm_newton, "adam": adam,
-    }  # fmt: skip
-    value, reached = problem.start or (problem.anchor, problem.output)
-    left = row_norm(problem.target - reached) > problem.enough
-    rows, none = left.nonzero().squeeze(1), torch.zeros_like(left, dtype=torch.long)
-    if len(rows) == 0:
-        return Answer(value.clone(), none, none.bool())
-    part = problem.part(rows)
-    with problem.clock:
-        answer: Answer = methods[chosen(problem, name)].solve(part)
-    fallback = answer.fallback | _held(part, answer.value) | unfinished(part, answer.value)
-    return Answer(
-        value.index_copy(0, rows, answer.value),
-        none.index_copy(0, rows, answer.iterations),
-        none.bool().index_copy(0, rows, fallback),
-    )
-
-
-def in_parts(problem: Problem, sample_bytes: int, solve: Callable[[Problem], Answer]) -> Answer:
-    """Solve for as many samples at a time as the memory budget holds; samples are independent."""
-    most = max(1, problem.options.budget // sample_bytes)
-    everyone = torch.arange(len(problem.anchor), device=problem.anchor.device)
-    answers = [solve(problem.part(rows)) for rows in everyone.split(most)]
-    return Answer(*(torch.cat([getattr(a, f.name) for a in answers]) for f in fields(Answer)))
-
-
-def unfinished(problem: Problem, value: Tensor) -> Tensor:
-    """Samples that are not done where the clock has stopped the solver: (b,) bool."""
-    if not problem.clock.stopped:
-        return torch.zeros(len(value), dtype=torch.bool, device=value.device)
-    with torch.no_grad():
-        reached = problem.fn(value, torch.arange(len(value), device=value.device))
-    return row_norm(problem.target - reached) > problem.enough
-
-
-def _held(problem: Problem, value: Tensor) -> Tensor:
-    """Samples that the gate's bounds held: a hair farther from the anchor and they would not pass. (b,) bool."""
-    if not problem.gate.enabled:
-        return torch.zeros(len(value), dtype=torch.bool, device=value.device)
-    farther = problem.anchor + (1 + 1e-4) * (value - problem.anchor)
-    moved = (value != problem.anchor).flatten(1).any(1)
-    return moved & ~admissible(farther, problem.anchor, problem.gate)
-
-
-def row_norm(t: Tensor) -> Tensor:
-    """Euclidean norm of every sample: (b,), in double."""
-    norm: Tensor = torch.linalg.vector_norm(t.flatten(1), dim=1, dtype=torch.float64)
-    return norm
-
-
-def spread(v: Tensor, like: Tensor) -> Tensor:
-    return v.reshape(-1, *[1] * (like.dim() - 1))
+    def in_parts(self, sample_bytes: int, solve: Callable[[Problem], Solution]) -> Solution:
+        """Solve for as many samples at a time as the memory budget holds; samples are independent."""
+        most = max(1, self.limits.budget // sample_bytes)
+        everyone = torch.arange(len(self.anchor), device=self.anchor.device)
+        return Solution.joined([solve(self.part(rows)) for rows in everyone.split(most)])

@@ -1,33 +1,68 @@
 """Per-sample multi-secant minimisation of ‖t − Φ(a)‖ (Anderson type II), anchored by starting at â.
 
-Each sample keeps a base (its best point) and up to m pairs (Δa, ΔΦ). A step solves the small least squares
-``γ = argmin ‖r − Yγ‖² + ridge`` and goes to  a + Sγ + β p  with a fresh direction p for what the pairs don't explain,
-``r′ = r − Yγ``.  First, by forward passes only:  p = r′ for blocks near the identity, or p = Kᴴ(KKᴴ + μ)⁻¹ r′ where the
+Each sample keeps a base (its best point) and up to m pairs (Δa, ΔΦ), the columns of S and Y:
+
+    γ = argmin ‖r − Yγ‖² + ridge,   a ← a + Sγ + β p
+
+p is a fresh direction for what the pairs don't explain, r′ = r − Yγ.
+
+First, by forward passes only:  p = r′ for blocks near the identity, or p = Kᴴ(KKᴴ + μ)⁻¹ r′ where the
 block's average derivative K is known (``stationary``) and tells most of it. Where that stalls, by one backward pass
 more:  p = Jᵀr′; or where K is known, (G + ν)⁻¹Jᵀr′ and Kᴴ(KKᴴ + μ)⁻¹ r′ in turn. A sample that is refused twice forgets
-its pairs, and goes down its gradient at the base in ever smaller steps.
+its pairs, and goes down its gradient at the base in ever smaller steps. Taken by ``composite`` for large blocks and by
+``reach`` for paths to many outputs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from frpt.solvers.base import Working
-from frpt.solvers.blocks import newton_krylov
-from frpt.solvers.blocks.problem import Answer, Problem, in_parts, row_norm, spread
+from frpt.common.checks import require_numbers_positive
+from frpt.solvers.base import Solution, Working, per_system, row_norm
+from frpt.solvers.blocks.newton_krylov import NewtonKrylov
+from frpt.solvers.blocks.problem import Problem
 
-_RIDGE = 1e-6
-_PATIENCE = 10
-"""Passes without a 2 % gain after which a sample has stalled."""
-_COPIES = 2
-"""Of the pairs, alive at one time: when samples leave, the others are copied."""
-_FORWARD = 0.6
-"""Share of a response that K has to tell for forward steps alone to be tried first."""
-_WINDOW = 3
-"""Forward steps after which their contraction is judged: a sample leaves at 0.7 a step, later at 0.85."""
+
+@dataclass(frozen=True)
+class Secant:
+    """Multi-secant steps, then Gauss–Newton ones for the samples that stall.
+
+    Numbers in brackets: the residual that is left with half and with double the value, relative to what it leaves
+    (``benchmarks/halves.py``). [1, 1]: chosen by hand and not critical, as far as the problems there come to it.
+    """
+
+    memory: int = 10
+    """Pairs that are kept for each sample; they take memory. [1.15, 0.94]"""
+    ridge: float = 1e-6
+    """Of the small least squares, whose pairs are scaled to one. [1, 1]"""
+    patience: int = 10
+    """Passes in a row after which a sample has stalled, each with less gone of its residual than a [1, 1]"""
+    gain: float = 0.02
+    """share of it. [1, 1]"""
+    forward: float = 0.6
+    """Share of a response that K has to tell for forward steps alone to be tried first. [1.13, 1.16]"""
+    window: int = 3
+    """Forward steps after which their contraction is judged [1.02, 1.04]:"""
+    contraction: float = 0.7
+    """a sample goes over to gradients at this factor a step in the first window [1.20, 1.04],"""
+    contraction_later: float = 0.85
+    """and at this one later. [1.18, 1.19]"""
+    rescue: NewtonKrylov = field(default_factory=NewtonKrylov)
+    """What samples that stall with passes left go on by."""
+
+    def __post_init__(self) -> None:
+        require_numbers_positive(self)
+
+    def sample_bytes(self, problem: Problem) -> int:
+        """Of a sample: its pairs, twice, since those of the others are copied when samples leave."""
+        return 2 * problem.anchor.itemsize * self.memory * (problem.inputs + problem.outputs)
+
+    def solve(self, problem: Problem) -> Solution:
+        """The pairs of all samples stay within the memory budget."""
+        return problem.in_parts(self.sample_bytes(problem), lambda part: _solve(part, self))
 
 
 @dataclass
@@ -85,13 +120,7 @@ class _State(Working):
     refused: Tensor
 
 
-def solve(problem: Problem) -> Answer:
-    """The pairs of all samples stay within the memory budget."""
-    pairs = problem.options.memory * (problem.inputs + problem.outputs)
-    return in_parts(problem, _COPIES * problem.anchor.itemsize * pairs, _solve)
-
-
-def _solve(problem: Problem) -> Answer:
+def _solve(problem: Problem, options: Secant) -> Solution:
     """Forward steps where the block allows them; samples that stall go on by gradients, then by Gauss–Newton.
 
     After steps along the residual itself, which know nothing of the block, gradients start again at the anchor.
@@ -101,33 +130,33 @@ def _solve(problem: Problem) -> Answer:
     begin = problem.start or (problem.anchor, problem.output)
     known = problem.stationary if problem.start is None else None
     square = problem.anchor.shape == problem.target.shape
-    if len(rest) and problem.start is None and (square if known is None else known.explained >= _FORWARD):
-        _by_forward_steps(problem, best, rest)
+    if len(rest) and problem.start is None and (square if known is None else known.explained >= options.forward):
+        _by_forward_steps(problem, options, best, rest)
         rest = best.unfinished(problem)
         begin = begin if known is None else (best.value, best.reached)
     if len(rest):
-        _by_gradients(problem, best, _begin(problem, rest, *begin))
-        _rescue(problem, best)
+        _by_gradients(problem, options, best, _begin(problem, options.memory, rest, *begin))
+        _rescue(problem, options.rescue, best)
     before = row_norm(problem.target - problem.output)
-    return Answer(best.value, best.passes, (best.error >= before) & (before > problem.enough))
+    return Solution(best.value, (best.error >= before) & (before > problem.enough), best.passes)
 
 
-def _rescue(problem: Problem, best: _Best) -> None:
+def _rescue(problem: Problem, newton: NewtonKrylov, best: _Best) -> None:
     """Samples that stalled with passes left go on by Gauss–Newton steps, which see more than the pairs at hand."""
     passes = best.passes
     rest = best.unfinished(problem)
-    rest = rest[problem.options.iterations - passes[rest] > newton_krylov.INNER]
+    rest = rest[problem.limits.iterations - passes[rest] > newton.inner]
     if len(rest):
-        newton_krylov.descend(problem, rest, best.value, best.reached, passes)
+        newton.descend(problem, rest, best.value, best.reached, passes)
         best.halves[rest] = 2 * passes[rest]
         best.error[rest] = row_norm(problem.target[rest] - best.reached[rest])
 
 
-def _by_forward_steps(problem: Problem, best: _Best, rest: Tensor) -> None:
+def _by_forward_steps(problem: Problem, options: Secant, best: _Best, rest: Tensor) -> None:
     """p from r′ alone: safeguarded Anderson acceleration. A sample that no longer contracts leaves."""
-    state = _begin(problem, rest, problem.anchor, problem.output)
+    state = _begin(problem, options.memory, rest, problem.anchor, problem.output)
     state.p = _forward(problem, state.r)
-    for step in range(2 * problem.options.iterations):
+    for step in range(2 * problem.limits.iterations):
         if problem.clock.over():
             return
         point = _proposal(problem, state)
@@ -138,13 +167,14 @@ def _by_forward_steps(problem: Problem, best: _Best, rest: Tensor) -> None:
         best.store(state)
         now = state.error
         going = now > problem.enough[state.index]
-        if step % _WINDOW == _WINDOW - 1:
-            going &= now <= (0.7 if step < _WINDOW else 0.85) ** _WINDOW * state.mark
+        if step % options.window == options.window - 1:
+            rate = options.contraction if step < options.window else options.contraction_later
+            going &= now <= rate**options.window * state.mark
             state.mark = now
         state.keep(going)
         if len(state.index) == 0:
             return
-        _least_squares(state)
+        _least_squares(state, options.ridge)
         state.p = _forward(problem, _unexplained(state))
 
 
@@ -152,13 +182,13 @@ def _forward(problem: Problem, left: Tensor) -> Tensor:
     return left if problem.stationary is None else problem.stationary.step(left)
 
 
-def _by_gradients(problem: Problem, best: _Best, state: _State) -> None:
+def _by_gradients(problem: Problem, options: Secant, best: _Best, state: _State) -> None:
     """p from Jᵀr′ at the newest point, one forward and one backward pass a step; in turn with K's p, where known."""
     if problem.stationary is None:
         state.refused += 2  # nothing known yet: the first pass only looks at the gradient
     else:
         state.p, state.free = problem.stationary.step(state.r), ~state.free
-    step, limit = -1, 2 * problem.options.iterations
+    step, limit = -1, 2 * problem.limits.iterations
     state.keep(best.halves[state.index] < limit)
     while len(state.index) and not problem.clock.over():
         step += 1
@@ -172,15 +202,15 @@ def _by_gradients(problem: Problem, best: _Best, state: _State) -> None:
             _judge(problem, state, point.detach(), out.detach(), step)
         best.store(state)
         now = state.error
-        gained = now < 0.98 * state.mark
+        gained = now < (1 - options.gain) * state.mark
         state.mark = torch.where(gained, now, state.mark)
         state.idle = torch.where(gained, 0, state.idle + 1)
-        going = (now > problem.enough[state.index]) & (state.idle < _PATIENCE)
+        going = (now > problem.enough[state.index]) & (state.idle < options.patience)
         state.free = _free(problem, state, looking)
         spent = best.halves[state.index] + torch.where(state.free, 1, 2)
         going &= spent < limit  # the next look takes a half again
         best.halves[state.index] = torch.where(going, spent, best.halves[state.index] + 1)
-        _turn(problem, state, point, out, looking, going)
+        _turn(problem, options, state, point, out, looking, going)
         state.keep(going)
 
 
@@ -191,13 +221,15 @@ def _free(problem: Problem, state: _State, looking: Tensor) -> Tensor:
     return ~state.free & ~looking & (state.refused == 0)
 
 
-def _turn(problem: Problem, state: _State, point: Tensor, out: Tensor, looking: Tensor, going: Tensor) -> None:
+def _turn(
+    problem: Problem, options: Secant, state: _State, point: Tensor, out: Tensor, looking: Tensor, going: Tensor
+) -> None:
     """The next direction: from pairs and the newest gradient; after two refusals, the base's gradient alone."""
     plain = looking | (state.refused > 2)
     forget = ((state.refused == 2) | plain).nonzero().squeeze(1)
     if len(forget):
         state.y[forget], state.gram[forget], state.right[forget] = 0.0, 0.0, 0.0
-    _least_squares(state)
+    _least_squares(state, options.ridge)
     left = _unexplained(state)
     p, length = _gradient(problem, state, point, out, left, going & ~state.free)
     if problem.stationary is not None and bool(state.free.any()):
@@ -208,13 +240,13 @@ def _turn(problem: Problem, state: _State, point: Tensor, out: Tensor, looking: 
 
 
 def _gradient(
-    problem: Problem, state: _State, point: Tensor, out: Tensor, left: Tensor, wanted: Tensor
+    problem: Problem, state: _State, point: Tensor, out: Tensor, left: Tensor, asked: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(Jᵀr′ in the metric that is known, a length to begin with: (k,)), zero for samples that are not wanted: (k,)."""
-    if not bool(wanted.any()):
+    """(Jᵀr′ in the metric that is known, a length to begin with: (k,)), zero for samples that are not asked: (k,)."""
+    if not bool(asked.any()):
         return torch.zeros_like(state.a), torch.ones_like(state.error)
     size = row_norm(left).clamp_min(1e-300)  # pulled at unit size: tiny residuals must not underflow on the way
-    pulled = spread(torch.where(wanted, 1 / size, 0.0), left).to(out.dtype) * left
+    pulled = per_system(torch.where(asked, 1 / size, 0.0), left).to(out.dtype) * left
     (p,) = torch.autograd.grad(out, point, pulled)
     p = torch.where(torch.isfinite(p), p, 0.0)
     low, high = problem.within.low, problem.within.high
@@ -223,13 +255,13 @@ def _gradient(
     length = torch.where(pull > 0, 0.5 / pull.clamp_min(1e-300) ** 2, 0.0)
     if problem.stationary is not None:
         p, length = problem.stationary.scaled(p), torch.ones_like(length)
-    return p * spread(size, p).to(p.dtype), length
+    return p * per_system(size, p).to(p.dtype), length
 
 
-def _begin(problem: Problem, rest: Tensor, start: Tensor, reached: Tensor) -> _State:
+def _begin(problem: Problem, m: int, rest: Tensor, start: Tensor, reached: Tensor) -> _State:
     a, phi = start[rest], reached[rest]
     r = problem.target[rest] - phi
-    k, m = len(rest), problem.options.memory
+    k = len(rest)
     norm = row_norm(r)
     none = torch.zeros(k, dtype=torch.long, device=a.device)
     return _State(
@@ -254,7 +286,7 @@ def _begin(problem: Problem, rest: Tensor, start: Tensor, reached: Tensor) -> _S
 
 
 def _proposal(problem: Problem, state: _State) -> Tensor:
-    beta = spread(torch.where(state.free, state.beta[:, 1], state.beta[:, 0]), state.p).to(state.p.dtype)
+    beta = per_system(torch.where(state.free, state.beta[:, 1], state.beta[:, 0]), state.p).to(state.p.dtype)
     return problem.inside(state.a + _combine(state.s, state.gamma).reshape_as(state.a) + beta * state.p, state.index)
 
 
@@ -276,7 +308,7 @@ def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """Per sample, without a copy where all agree. mask: (k,)."""
     if bool(mask.all()):
         return yes
-    return torch.where(spread(mask, yes), yes, no) if bool(mask.any()) else no
+    return torch.where(per_system(mask, yes), yes, no) if bool(mask.any()) else no
 
 
 def _combine(pairs: Tensor, gamma: Tensor) -> Tensor:
@@ -289,12 +321,12 @@ def _unexplained(state: _State) -> Tensor:
     return state.r - state.known.reshape_as(state.r)
 
 
-def _least_squares(state: _State) -> None:
+def _least_squares(state: _State, ridge: float) -> None:
     """γ: (k, m), in double, every pair scaled to one, with a small ridge; empty pairs get γ = 0."""
     power = state.gram.diagonal(dim1=1, dim2=2)
     norm = torch.where(power > 0, power.clamp_min(1e-300).rsqrt(), 0.0)
     eye = torch.eye(power.shape[1], dtype=power.dtype, device=power.device)
-    scaled = state.gram * norm[:, :, None] * norm[:, None, :] + _RIDGE * eye
+    scaled = state.gram * norm[:, :, None] * norm[:, None, :] + ridge * eye
     state.gamma = torch.linalg.solve(scaled, (state.right * norm)[..., None]).squeeze(-1) * norm
     state.known = _combine(state.y, state.gamma)
 

@@ -1,1 +1,1 @@
-"""Convolutions as linear maps, and the ways to solve them."""
+"""Convolutions as linear maps, and the ways to solve them: ``choose`` says which."""

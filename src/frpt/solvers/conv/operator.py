@@ -1,4 +1,9 @@
-"""Convolutions as linear maps: any rank, stride, dilation, grouping and padding; transposed ones too (III-B)."""
+"""Convolutions as linear maps A: any rank, stride, dilation, grouping and padding; transposed ones too (III-B).
+
+    y = A x,   Aᵀ y   the two products that every iterative solver of this room is made of
+
+Made by ``frpt.rules.conv`` from an op's arguments.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +21,6 @@ aten = torch.ops.aten
 
 Padding = Literal["zeros", "reflect", "replicate", "circular"]
 MODES: tuple[Padding, ...] = ("zeros", "reflect", "replicate", "circular")
-
-_COLUMNS = 8 * 2**20
-"""Bytes of unrolled input that a convolution makes at a time: what stays in cache is several times faster."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,21 @@ class Geometry:
 class Convolution:
     """A: the convolution without its bias. The plain one maps fine to coarse, the transposed one coarse to fine.
 
-    weight: (c', c/g, *k); fine: (c, *h), coarse: (c', *m), the shapes of one sample on either side.
+    weight: (c', c/g, *k); fine: (c, *h), coarse: (c', *m), the shapes of one sample on either side. cache: bytes of
+    unrolled input that it makes at a time: what stays in the processor's cache is faster.
+    8 MiB is the largest that is quick: 16 take twice as long, 64 five times (benchmarks/halves.py).
     """
 
-    def __init__(self, weight: Tensor, geometry: Geometry, fine: Sequence[int], coarse: Sequence[int]) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        geometry: Geometry,
+        fine: Sequence[int],
+        coarse: Sequence[int],
+        cache: int = 8 * 2**20,
+    ) -> None:
         self.weight = weight
+        self.cache = cache
         self.geometry = geometry
         self.fine = tuple(map(int, fine))
         self.coarse = tuple(map(int, coarse))
@@ -113,7 +125,7 @@ class Convolution:
     def down(self, x: Tensor) -> Tensor:
         """Fine to coarse, a few samples at a time."""
         unrolled = x.element_size() * math.prod(self.coarse[1:]) * self.fine[0] * math.prod(self.kernel)
-        parts = x.split(max(1, _COLUMNS // unrolled)) if len(x) else (x,)
+        parts = x.split(max(1, self.cache // unrolled)) if len(x) else (x,)
         done = [self._down(part, self.weight) for part in parts]
         return done[0] if len(done) == 1 else torch.cat(done)
 
@@ -193,13 +205,13 @@ class Convolution:
 
 
 def _source(size: int, pads: tuple[int, int], mode: Padding) -> Tensor:
-    at = torch.arange(-pads[0], size + pads[1])
+    position = torch.arange(-pads[0], size + pads[1])
     if mode == "circular":
-        return at % size
+        return position % size
     if mode == "replicate":
-        return at.clamp(0, size - 1)
+        return position.clamp(0, size - 1)
     if mode == "reflect":
         period = max(2 * (size - 1), 1)
-        turned = at.abs() % period
+        turned = position.abs() % period
         return torch.minimum(turned, period - turned)
-    return torch.where((at < 0) | (at >= size), size, at)
+    return torch.where((position < 0) | (position >= size), size, position)

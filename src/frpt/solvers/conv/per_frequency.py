@@ -1,10 +1,11 @@
 """Convolutions solved on a torus, one small system per frequency: FFT-Padded and FFT-Boundary (III-B, Supplement A.3).
 
-δ(f) = A(f)⁺ d(f),  a = â + δ           residual form: d holds t − Φ(â), and zero where the map has no output
+    δ(f) = A(f)⁺ d(f),  a = â + δ       residual form: d is t − Φ(â), and zero where the map has no output
                                         zero-filled form: the target itself is filled up with zeros, d = t − C E â
 
 On the padded grid nothing keeps the padding at zero, on the map's own grid nothing keeps windows from wrapping around:
-the answer is the exact one of a slightly different map. For the true one see ``exact``.
+the answer is the exact one of a slightly different map. For the true one see ``woodbury``. Called by
+``frpt.rules.conv``.
 """
 
 from __future__ import annotations
@@ -17,14 +18,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from frpt.options import Gate
-from frpt.solvers.base import norm
+from frpt.solvers.base import Solution, norm
 from frpt.solvers.conv.torus import Torus
-from frpt.solvers.linear.gate import Systems, admissible
-from frpt.solvers.linear.svd import lost, pseudo_inverse, svd
-
-_UNSAFE = 1e-10
-"""Squared pivot ratio of a Gram factor under which A⁺ is made by singular values, and its answers are tested."""
+from frpt.solvers.linear.gate import Gate, admissible
+from frpt.solvers.linear.svd import damped_gains, lost, pseudo_inverse, safe_cholesky, svd
 
 
 class Spectral:
@@ -41,7 +38,7 @@ class Spectral:
         """Whether A and A⁺ at all frequencies take less than half the budget."""
         return 4 * torus.symbol_bytes <= budget
 
-    def solve(self, anchor: Tensor, residual: Tensor, gate: Gate) -> Systems:
+    def solve(self, anchor: Tensor, residual: Tensor, gate: Gate) -> Solution:
         """Anchored correction of every sample; pairs of frequency and sample that fail the gate are damped, alone."""
         torus, gate = self.torus, self._scaled(gate)
         width = torus.channels("inputs")
@@ -50,14 +47,14 @@ class Spectral:
         delta = d.new_empty(torus.frequencies, torus.groups, width, len(anchor))
         failed = torch.zeros(len(anchor), dtype=torch.bool, device=anchor.device)
         for block in self._blocks or map(self._prepare, self._parts()):
-            wanted = d[block.part] - block.symbol @ start()[block.part] if self.zero_filled else d[block.part]
-            found = torch.matmul(block.inverse, wanted, out=delta[block.part])
+            part = d[block.part] - block.symbol @ start()[block.part] if self.zero_filled else d[block.part]
+            correction = torch.matmul(block.inverse, part, out=delta[block.part])
             if gate.enabled:
-                failed |= block.damp(found, wanted, start, norm(anchor), gate)
+                failed |= block.damp(correction, part, start, norm(anchor), gate)
             if block.lost:
-                failed |= (wanted != 0).flatten(0, 2).any(0)
+                failed |= (part != 0).flatten(0, 2).any(0)
         change = torus.maps("inputs", torus.inverse(delta))
-        return Systems(anchor + change, failed, torch.zeros(len(anchor), dtype=torch.long, device=anchor.device))
+        return Solution(anchor + change, failed, torch.zeros(len(anchor), dtype=torch.long, device=anchor.device))
 
     def _scaled(self, gate: Gate) -> Gate:
         """The gate for unitary coefficients: raw ones are √places times as large, and so are the bounds for them."""
@@ -86,9 +83,7 @@ class Block:
         outputs, inputs = symbol.shape[-2:]
         self.reduces = outputs <= inputs
         wide = symbol if self.reduces else symbol.mH
-        factor, info = torch.linalg.cholesky_ex(wide @ wide.mH)
-        pivots = factor.diagonal(dim1=-2, dim2=-1).abs()
-        safe = (info == 0) & (pivots.amin(-1) ** 2 > _UNSAFE * pivots.amax(-1) ** 2)
+        factor, safe = safe_cholesky(wide @ wide.mH)
         self.unsure = ~safe.all(1)
         self.lost = False  # whether a frequency could not be decomposed: it keeps its anchor
         factor = torch.where(safe[..., None, None], factor, torch.eye(min(outputs, inputs)).to(factor))
@@ -102,8 +97,8 @@ class Block:
     @cached_property
     def frobenius(self) -> Tensor:
         """‖A(f)‖_F: (f, g, 1)."""
-        found: Tensor = torch.linalg.matrix_norm(self.symbol)[..., None]
-        return found
+        norms: Tensor = torch.linalg.matrix_norm(self.symbol)[..., None]
+        return norms
 
     def damp(self, delta: Tensor, d: Tensor, start: _Lazy, anchors: Tensor, gate: Gate) -> Tensor:
         """Replace corrections that fail the gate by damped ones, in place; which samples had any: (s,).
@@ -117,13 +112,13 @@ class Block:
         suspect = (self.unsure | ~near.flatten(1).all(1)).nonzero().squeeze(1)
         if len(suspect) == 0:
             return torch.zeros_like(anchors, dtype=torch.bool)
-        A, found, wanted = self.symbol[suspect], delta[suspect], d[suspect]
+        A, nominal, right = self.symbol[suspect], delta[suspect], d[suspect]
         anchor = start()[self.part][suspect]
-        failed = ~self._passes(suspect, A, found, wanted, anchor, gate) & (_norms(wanted) > 0)  # (f, g, s)
+        failed = ~self._passes(suspect, A, nominal, right, anchor, gate) & (_norms(right) > 0)  # (f, g, s)
         rows = failed.flatten(1).any(1).nonzero().squeeze(1)
         if len(rows):
-            damped = _tikhonov(A[rows], wanted[rows], anchor[rows], gate)
-            delta[suspect[rows]] = torch.where(failed[rows].unsqueeze(-2), damped, found[rows])
+            damped = _tikhonov(A[rows], right[rows], anchor[rows], gate)
+            delta[suspect[rows]] = torch.where(failed[rows].unsqueeze(-2), damped, nominal[rows])
         return failed.flatten(0, 1).any(0)
 
     def _passes(self, index: Tensor, A: Tensor, delta: Tensor, d: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
@@ -169,6 +164,6 @@ def _tikhonov(A: Tensor, d: Tensor, anchor: Tensor, gate: Gate) -> Tensor:
     alpha = torch.maximum((top / gate.kappa) ** 2, torch.finfo(s.dtype).eps * (top**2).clamp_min(1.0))
     room = gate.magnitude - anchor.abs().amax(-2)
     alpha = torch.maximum(alpha, torch.where(room > 0, (_norms(d) / (2 * room.clamp_min(1e-30))) ** 2, 0.0))
-    gain = s[..., None] / (s[..., None] ** 2 + alpha.unsqueeze(-2))
+    gain = damped_gains(s[..., None], alpha.unsqueeze(-2))
     damped: Tensor = vh.mH @ (gain * (u.mH @ d))
     return damped

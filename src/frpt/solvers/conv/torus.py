@@ -1,7 +1,10 @@
 """A convolution on a torus: there it is circulant, and the Fourier transform leaves one small matrix per frequency.
 
-y = S C E x:  E lays the map x on a torus large enough that windows which leave it meet zeros only, C is the circular
-convolution, S cuts the outputs out. A stride s is folded away first (polyphase): s positions become s channels.
+    y = S C E x
+
+E lays the map x on a torus large enough that windows which leave it meet zeros only, C is the circular
+convolution, S cuts the outputs out. A stride s is folded away first (polyphase): s positions become s channels. Used by
+``per_frequency``, ``woodbury`` and ``choose``.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from frpt.solvers.conv.operator import Convolution
-from frpt.solvers.linear.svd import singular_values
+from frpt.solvers.linear.svd import singular_values, truncation
 
 Side = Literal["inputs", "outputs"]
 
@@ -115,10 +118,10 @@ class Torus:
 
     def inverse(self, spectrum: Tensor) -> Tensor:
         """Grids of a spectrum: (s, g, c, *size)."""
-        found: Tensor = torch.fft.irfftn(
+        grid: Tensor = torch.fft.irfftn(
             spectrum.permute(3, 1, 2, 0).unflatten(3, self.half), s=self.size, dim=self._axes, norm="ortho"
         )
-        return found
+        return grid
 
     def symbol(self, part: slice = slice(None)) -> Tensor:
         """The matrices of A at some of the frequencies: (f, g, outputs, inputs), complex."""
@@ -177,9 +180,9 @@ class Torus:
     @property
     def deficient(self) -> bool:
         """A row or column too many at every frequency: filters that are zero or repeat each other."""
-        cut = torch.finfo(self.singular_values.dtype).eps * max(self.channels("inputs"), self.channels("outputs"))
         values = self.singular_values
-        return bool((values[..., -1] <= 10 * cut * values[..., 0]).all(0).any())
+        cut = truncation(values, self.channels("inputs"), self.channels("outputs"))[..., 0]
+        return bool((values[..., -1] <= 10 * cut).all(0).any())  # ten times: the symbol itself is rounded
 
     @property
     def sigma_max(self) -> float:

@@ -1,1 +1,1 @@
-"""Linear maps and their anchored solves."""
+"""Linear maps and their anchored solves, a = â + A⁺ r: ``gate.anchored`` is the way in."""

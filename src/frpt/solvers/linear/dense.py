@@ -1,4 +1,11 @@
-"""Explicit matrices: Cholesky of the smaller Gram matrix, QR where that is unsafe, SVD in the fallback."""
+"""Explicit matrices as linear maps: one for all systems (``Dense``), or one for each (``Batched``).
+
+    A⁺ r = Aᵀ(A Aᵀ)⁻¹ r in case I, (AᵀA)⁻¹Aᵀ r in case II
+
+by Cholesky of the smaller Gram matrix; by QR of A where that would lose too many digits; by singular values where A is
+of deficient rank, and in the damped fallback. Made by the rules of linear layers, products and small convolutions, and
+by Gauss–Newton for its Jacobians.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +16,13 @@ import torch
 from torch import Tensor
 
 from frpt.solvers.base import norm
-from frpt.solvers.linear.svd import gains, svd
-
-_UNSAFE = 1e-10
-"""Squared pivot ratio of a Cholesky factor under which half the digits of a float64 solve are gone."""
+from frpt.solvers.linear.svd import damped_gains, gains, safe_cholesky, svd
 
 
 class Dense:
     """A: (m, n) acting on the last axis. x: (s, n), y: (s, m)."""
 
-    closed = True
+    direct = True
 
     def __init__(self, matrix: Tensor) -> None:
         self.matrix = matrix
@@ -29,9 +33,9 @@ class Dense:
     def _prepare(self) -> None:
         A = self.matrix if self.reduces else self.matrix.mT
         self._tall = A.mT  # (long, short)
-        factor, info = torch.linalg.cholesky_ex(A @ A.mT)
+        factor, safe = safe_cholesky(A @ A.mT)
         self._kind, self.deficient = "cholesky", False
-        if int(info) == 0 and _pivots(factor) ** 2 > _UNSAFE:
+        if bool(safe):
             self._factor = factor
             return
         self._kind = "qr"
@@ -80,13 +84,13 @@ class Dense:
 
     def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
         u, s, vh = self.svd
-        return ((residual @ u) * (s / (s**2 + alpha[:, None]))) @ vh
+        return ((residual @ u) * damped_gains(s, alpha[:, None])) @ vh
 
 
 class Batched:
     """A different matrix for every system. A: (s, m, n), x: (s, n, k), y: (s, m, k)."""
 
-    closed = True
+    direct = True
 
     def __init__(self, matrices: Tensor) -> None:
         self.matrices = matrices
@@ -119,7 +123,7 @@ class Batched:
         return self.vh.mT @ (self._gain[..., None] * (self.u.mT @ residual))
 
     def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
-        gain = self.s / (self.s**2 + alpha[:, None])
+        gain = damped_gains(self.s, alpha[:, None])
         return self.vh.mT @ (gain[..., None] * (self.u.mT @ residual))
 
 

@@ -1,4 +1,9 @@
-"""Linear maps whose pseudo-inverse is written down: diagonal ones, and products of small matrices along axes."""
+"""Linear maps whose pseudo-inverse is written down, made by the rules of elementwise ops, windows and pooling.
+
+Diagonal    y = s ∘ x                  A⁺ = 1/s, 0 where s is 0
+Blocks      y_g = A_g x_g              one small pseudo-inverse for each group
+Separable   y = (A₁ ⊗ … ⊗ A_d) x      A⁺ = A₁⁺ ⊗ … ⊗ A_d⁺
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,8 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
-from frpt.solvers.base import norm
-from frpt.solvers.linear.svd import Factors, gains, lost, pseudo_inverse, svd
+from frpt.solvers.base import norm, per_system
+from frpt.solvers.linear.svd import Factors, damped_gains, gains, lost, pseudo_inverse, svd
 
 
 class Diagonal:
@@ -17,7 +22,7 @@ class Diagonal:
     A⁺ r = Σ s r / Σ s², and zero where the scale is zero: that entry keeps its anchor.
     """
 
-    closed = True
+    direct = True
     reduces = True
     deficient = False
 
@@ -45,14 +50,13 @@ class Diagonal:
         return torch.where(zero, 0.0, residual / torch.where(zero, 1.0, self.scale))
 
     def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
-        alpha = alpha.reshape(-1, *[1] * (self.scale.dim() - 1))
-        return self.scale * residual / (self.scale**2 + alpha)
+        return self.scale * residual / (self.scale**2 + per_system(alpha, self.scale))
 
 
 class Blocks:
     """A matrix of its own for every group. A: (g, m, n), x: (s, g, n), y: (s, g, m)."""
 
-    closed = True
+    direct = True
 
     def __init__(self, matrices: Tensor) -> None:
         self.matrices = matrices
@@ -76,7 +80,7 @@ class Blocks:
         return self._filtered(residual, self._gain)
 
     def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
-        return self._filtered(residual, self._s / (self._s**2 + alpha[:, None, None]))
+        return self._filtered(residual, damped_gains(self._s, alpha[:, None, None]))
 
     def _filtered(self, residual: Tensor, gain: Tensor) -> Tensor:
         inner = torch.einsum("gmk,sgm->sgk", self._u, residual) * gain
@@ -89,7 +93,7 @@ class Separable:
     Pooling and interpolation are of this kind; A⁺ is the product of the small pseudo-inverses.
     """
 
-    closed = True
+    direct = True
 
     def __init__(self, factors: list[Tensor]) -> None:
         self.factors = factors
@@ -131,7 +135,7 @@ class Separable:
     def damped(self, residual: Tensor, alpha: Tensor) -> Tensor:
         spectrum = reduce(torch.multiply, [s.reshape(-1, *[1] * k) for k, (_, s, _) in self._from_last()])
         inner = _along_axes(residual, [u.mT for u, _, _ in self._svd])
-        inner = inner * spectrum / (spectrum**2 + alpha.reshape(-1, *[1] * len(self.factors)))
+        inner = inner * damped_gains(spectrum, per_system(alpha, inner))
         return _along_axes(inner, [vh.mT for _, _, vh in self._svd])
 
     def _from_last(self) -> list[tuple[int, Factors]]:

@@ -1,6 +1,8 @@
-"""Singular value decompositions that do not give up with the first driver. Every solver takes them from here.
+"""Factorisations that every solver takes from here: singular values by the first driver that converges, safe Cholesky.
 
-A = U diag(s) Vᴴ. LAPACK's divide and conquer (gesdd, torch's on the CPU) is the fastest and, now and then, does not
+    A = U diag(s) Vᴴ,   A⁺ = V diag(gains) Uᴴ,   (AᴴA + αI)⁻¹Aᴴ = V diag(damped_gains) Uᴴ
+
+LAPACK's divide and conquer (gesdd, torch's on the CPU) is the fastest and, now and then, does not
 converge on a matrix that plain QR iterations (gesvd) decompose. Where no driver does, all factors are zero: so are
 A⁺ and every damped inverse made of them, and the systems of this matrix keep their anchor; see ``lost``.
 """
@@ -39,10 +41,19 @@ def singular_values(matrices: Tensor) -> Tensor:
     return values
 
 
+def truncation(s: Tensor, m: int, n: int) -> Tensor:
+    """The singular value at or below which one of an (m, n) matrix is numerically zero: ε max(m, n) σ_max. (..., 1)"""
+    return torch.finfo(s.dtype).eps * max(m, n) * s.amax(-1, keepdim=True)
+
+
 def gains(s: Tensor, m: int, n: int) -> Tensor:
     """The singular values of A⁺: 1/s, and zero for those that are numerically zero."""
-    cut = torch.finfo(s.dtype).eps * max(m, n) * s.amax(-1, keepdim=True)
-    return torch.where(s > cut, 1 / s.clamp_min(torch.finfo(s.dtype).tiny), 0.0)
+    return torch.where(s > truncation(s, m, n), 1 / s.clamp_min(torch.finfo(s.dtype).tiny), 0.0)
+
+
+def damped_gains(s: Tensor, alpha: Tensor) -> Tensor:
+    """The singular values of (AᴴA + αI)⁻¹Aᴴ. alpha: broadcastable to s."""
+    return s / (s**2 + alpha)
 
 
 def pseudo_inverse(factors: Factors) -> Tensor:
@@ -55,6 +66,19 @@ def pseudo_inverse(factors: Factors) -> Tensor:
 def lost(s: Tensor) -> Tensor:
     """Matrices that are zero, or that no driver decomposed: (...,) bool."""
     return (s == 0).all(-1)
+
+
+def safe_cholesky(grams: Tensor) -> tuple[Tensor, Tensor]:
+    """Cholesky factors L of A Aᴴ, (..., k, k), and which of them may be used to solve: (...,) bool.
+
+    The squared ratio of the smallest to the largest pivot stands for the inverse condition number of A Aᴴ. Under 1e-10
+    a float64 solve by it has lost about two thirds of its 16 digits, and A is decomposed itself.
+    """
+    factor, info = torch.linalg.cholesky_ex(grams)
+    if grams.shape[-1] == 0:
+        return factor, torch.zeros_like(info, dtype=torch.bool)
+    pivots = factor.diagonal(dim1=-2, dim2=-1).abs()
+    return factor, (info == 0) & (pivots.amin(-1) ** 2 > 1e-10 * pivots.amax(-1) ** 2)
 
 
 def _any_driver(matrix: Tensor) -> Factors:

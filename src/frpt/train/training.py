@@ -1,0 +1,134 @@
+"""Training: everything about a run that is neither the model nor the data, checked before any work.
+
+Users pass ``training=Training(...)`` to ``post_train`` and ``compare``, or its fields by name beside the options of
+``Reverser``; ``sort_options`` tells the two kinds apart. ``prepare`` and ``post`` read the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, cast
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from frpt.errors import OptionError
+from frpt.reverser import ReverserOptions, check_names
+from frpt.train.metrics import Metric, TaskLoss
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+MakeSchedule = Callable[[Optimizer, int], Any]
+"""(optimizer, total number of steps) -> a learning-rate scheduler; it is stepped after every step."""
+MetricChoice = str | Metric | Callable[[Tensor, Tensor], Tensor | float] | None
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is post-trained: the same for every arm of a comparison.
+
+    The defaults of ``lr`` and ``weight_decay`` are a choice, small enough that a trained network stays near where it
+    is; the paper names neither. Its classification runs take 10 epochs (IV, image classification).
+
+    Args:
+        epochs: passes over the data set.
+        batch_size: samples of a step, over all processes together.
+        lr: learning rate of AdamW.
+        weight_decay: of AdamW.
+        optimizer: makes another optimizer from the parameters to train; ``lr`` and ``weight_decay`` are not used then.
+        schedule: makes a learning-rate scheduler from the optimizer and the number of steps in all; it is stepped after
+            every step. Without one the rate is constant.
+        task_loss: a function of (outputs, labels). By default cross-entropy for class ids, mean squared error for
+            floating-point labels.
+        metric: what is measured on the validation set: "accuracy", "top5", "mse", "ade", "fde", a ``Metric``, or a
+            function of (outputs, labels). By default accuracy or mean squared error, as the labels are.
+        every: with ``targets="online"``, reconstruct at each so many steps; the task loss alone in between.
+        workers: processes that load samples; 0 loads them in this one.
+        accelerator: as lightning-fabric takes it: "auto", "cpu", "cuda", "mps".
+        devices: how many of them; under torchrun one for each of its processes.
+        precision: as lightning-fabric takes it, e.g. "bf16-mixed"; by default the model's own.
+        partial_steps: with ``partial=``, save inside epochs as well, each so many steps.
+
+    Raises:
+        OptionError: for a value that is out of range or of the wrong kind.
+
+    Example:
+        >>> short = frpt.Training(epochs=2, lr=1e-3)
+        >>> short.epochs, short.batch_size
+        (2, 64)
+    """
+
+    epochs: int = 10
+    batch_size: int = 64
+    lr: float = 1e-4
+    weight_decay: float = 5e-2
+    optimizer: MakeOptimizer | None = None
+    schedule: MakeSchedule | None = None
+    task_loss: TaskLoss | None = None
+    metric: MetricChoice = None
+    every: int = 1
+    workers: int = 0
+    accelerator: str = "auto"
+    devices: int | None = None
+    precision: str | None = None
+    partial_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in {"epochs": 1, "batch_size": 1, "every": 1, "workers": 0}.items():
+            check_whole(name, getattr(self, name), least)
+        if self.partial_steps is not None:
+            check_whole("partial_steps", self.partial_steps, 1)
+        for name in ("lr", "weight_decay"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not value >= 0:
+                raise OptionError(f"{name} must be a number of at least 0, got {value!r}")
+        for name in ("optimizer", "schedule", "task_loss"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise OptionError(f"{name} must be a function, got {type(value).__name__}; see frpt.Training")
+
+    def lasting(self) -> dict[str, Any]:
+        """What must be the same for a stopped run to continue to the same numbers."""
+        names = ("epochs", "batch_size", "lr", "weight_decay", "every", "precision")
+        return {name: getattr(self, name) for name in names}
+
+
+class TrainingOptions(TypedDict, total=False):
+    """The fields of ``Training`` as keywords. Type checkers cannot derive these from it; a test compares the two."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    weight_decay: float
+    optimizer: MakeOptimizer | None
+    schedule: MakeSchedule | None
+    task_loss: TaskLoss | None
+    metric: MetricChoice
+    every: int
+    workers: int
+    accelerator: str
+    devices: int | None
+    precision: str | None
+    partial_steps: int | None
+
+
+class ShortOptions(ReverserOptions, TrainingOptions, total=False):
+    """What ``post_train`` and ``compare`` take by name: any option of ``Reverser`` and any field of ``Training``."""
+
+
+def sort_options(
+    training: Training | None, options: ShortOptions | Mapping[str, Any]
+) -> tuple[Training, ReverserOptions]:
+    """(the training with the fields that were given by name, the Reverser's options); other names are refused."""
+    check_names(options, ShortOptions.__annotations__)
+    if training is not None and not isinstance(training, Training):
+        raise OptionError(f"training must be a frpt.Training, got {type(training).__name__}")
+    fields = {name: value for name, value in options.items() if name in TrainingOptions.__annotations__}
+    rest = {name: value for name, value in options.items() if name in ReverserOptions.__annotations__}
+    return replace(training or Training(), **cast(Any, fields)), cast(ReverserOptions, rest)
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Refuse what is no whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")

@@ -1,0 +1,124 @@
+"""The table of runs: a CSV that grows by one job's rows at a time and survives being killed at any moment.
+
+``sweep`` appends to it, experiments read it as a data frame. ``decided`` looks up runs that need not be made because a
+run in the table has every number of theirs already; ``Lab.run`` asks it first.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import frpt
+from frpt.errors import SweepError
+from frpt_paper.runs.jobs import PostTrainingJob
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = Mapping[str, float | int | str | None]
+_TEXT = ("job", "dataset", "model", "l_r", "arm", "preset", "embed", "checkpoint", "corruption")
+LARGEST_WEIGHT = frpt.LossBalance().clip[1]
+"""Upper bound of the weight λ of the reconstruction loss (10, paper III)."""
+
+
+class RunsTable:
+    """Rows of finished jobs: the job's key, which of how many rows it is, the job's fields, what was measured."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def cut_unfinished_line(self) -> None:
+        """Cut off a last line that a killed writer left unfinished."""
+        if self.path.is_file():
+            data = self.path.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                os.truncate(self.path, whole)
+
+    def append(self, job: PostTrainingJob, rows: Sequence[Row]) -> None:
+        """Add a job's rows in one write."""
+        if not rows:
+            raise SweepError(f"the run of {job} gave no rows")
+        columns = ("job", "row", "rows", *asdict(job), *rows[0])
+        present = self.columns()
+        if present and present != columns:
+            raise SweepError(
+                f"{str(self.path)!r} has the columns {list(present)}, a run gave {list(columns)}: it is of another "
+                "experiment or version; write another table"
+            )
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        if not present:
+            writer.writeheader()
+        for number, row in enumerate(rows):
+            if tuple(row) != tuple(rows[0]):
+                raise SweepError(f"rows of one run must measure the same: {list(rows[0])} and {list(row)}")
+            writer.writerow({"job": job.key, "row": number, "rows": len(rows), **asdict(job), **row})
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # One write to a file opened for appending: several processes may add to one table.
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, text.getvalue().encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the table; none before the first job has ended."""
+        if not self.path.is_file():
+            return ()
+        with open(self.path, newline="") as stream:
+            return tuple(next(csv.reader(stream), ()))
+
+    def done(self) -> set[str]:
+        """Keys of the jobs whose rows are all there."""
+        frame = self.frame()
+        return set() if frame.empty else set(frame["job"])
+
+    def frame(self) -> pd.DataFrame:
+        """The rows of finished jobs; jobs with rows missing and repetitions are left out."""
+        import pandas as pd
+
+        data = self.path.read_bytes() if self.path.is_file() else b""
+        whole = data[: data.rfind(b"\n") + 1]
+        if not whole:
+            return pd.DataFrame()
+        # Text columns keep their words ("" and "2" stay text); only numbers may be missing.
+        missing = {c: [""] for c in self.columns() if c not in _TEXT}
+        kinds = {c: str for c in self.columns() if c in _TEXT}
+        frame = pd.read_csv(io.BytesIO(whole), dtype=kinds, keep_default_na=False, na_values=missing)
+        frame = frame.drop_duplicates(["job", "row"], keep="last")
+        counts = frame.groupby("job")["rows"].transform("size")
+        return frame[counts == frame["rows"]].reset_index(drop=True)
+
+
+def decided(job: PostTrainingJob, frame: pd.DataFrame) -> list[Row]:
+    """The rows of a finished run that equals the job's in every step; none if there is no such run.
+
+    λ = min(c_rec · task loss / reconstruction loss, bound): a weight that was at its upper bound in every step would
+    have been there with any larger c_rec as well, and the two runs are the same to the last bit.
+    frame: ``RunsTable.frame()``.
+    """
+    if frame.empty:
+        return []
+    fields = asdict(job)
+    for name in fields.keys() - {"c_rec"}:
+        frame = frame[frame[name] == fields[name]]
+    smaller_at_bound = frame["job"].isin(always_at_bound(frame)) & (frame["c_rec"] < job.c_rec)
+    frame = frame[smaller_at_bound | (frame["c_rec"] == job.c_rec)]
+    first = frame[frame["job"] == frame["job"].iloc[0]] if len(frame) else frame
+    measured = [c for c in frame.columns if c not in ("job", "row", "rows", *fields)]
+    rows = first[measured].assign(seconds=0.0, wall=0.0)
+    return [{k: None if v != v else v for k, v in row.items()} for row in rows.to_dict("records")]
+
+
+def always_at_bound(frame: pd.DataFrame) -> set[str]:
+    """Keys of the runs whose weight λ was at its upper bound in every step."""
+    least = frame.groupby("job")["weight"].min()
+    return set(least.index[least >= LARGEST_WEIGHT])

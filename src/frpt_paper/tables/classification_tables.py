@@ -1,0 +1,125 @@
+"""Statistics of post-training runs as printed tables: Tables 2–7, the paired tables of B.3, and the arms side by side.
+
+Experiments call it with ``runs`` as ``statistics.metrics`` returns them; numbers come from ``statistics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, ONLINE
+from frpt_paper.tables.printed import Cell, PrintedTable, interval
+from frpt_paper.tables.statistics import (
+    LEAST_SEEDS,
+    LEVEL,
+    MODEL_NAMES,
+    gains,
+    layer_order,
+    main_data,
+    nested_gains,
+    paired_table,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ARM_ORDER = (BACKPROP, ANCHOR, FRPT, ONLINE)
+STAR = (
+    r"\* marks a nominal paired one-sided t-test at p<0.05 for the best of its block against c_rec=0 where the best "
+    "has c_rec>0; otherwise against the best other setting."
+)
+
+
+def main_table(runs: pd.DataFrame, name: str, title: str) -> PrintedTable:
+    """Tables 2–7: a block per l_R, a row per c_rec, three metrics as mean ± std. runs: of one arm, ``arm_of``."""
+    data = main_data(runs)
+    metrics = list(dict.fromkeys(data["metric"]))
+    rows: list[list[Cell | str]] = []
+    for key, part in data.groupby(["model", "l_R", "c_rec"], sort=False):
+        model, layer, c = key
+        by_metric = part.set_index("metric")
+        cells = [
+            Cell(mean=m["mean"], std=m["std"], bold=bool(m["best_in_group"]), star=bool(m["significant"]))
+            for m in (by_metric.loc[metric] for metric in metrics)
+        ]
+        rows.append([model, layer, f"{c:g}", *cells])
+    heads = [f"Epoch {m[5:]} Acc" if m.startswith("epoch") else f"{m.capitalize()} Acc" for m in metrics]
+    return PrintedTable(name, title, ["Model", "l_R", "c_rec", *heads], rows, data, STAR, spans=2)
+
+
+def paired(
+    runs: pd.DataFrame, name: str, title: str, arm: str, preset: str = "", embed: str = "nearest"
+) -> PrintedTable:
+    """A table of Supplement B.3: c_rec* against its reference; p_t also adjusted over the table."""
+    data = paired_table(runs, arm=arm, preset=preset, embed=embed)
+    rows: list[list[Cell | str]] = []
+    if len(data):
+        data = data.assign(_l=data["l_r"].map(layer_order)).sort_values("_l", kind="stable")
+        data = data.drop(columns="_l").reset_index(drop=True).rename(columns={"l_r": "l_R"})
+    for row in data.to_dict("records"):
+        against = "c_rec=0" if row["c_rec_star"] else f"second-best c_rec={row['reference']:g}"
+        rows.append(
+            [row["l_R"], row["metric"], f"{row['c_rec_star']:g}", against, str(row["n"]), f"{row['delta_pp']:.2f}",
+             f"[{row['ci_low']:.2f}, {row['ci_high']:.2f}]", f"{row['t']:.2f}({row['n'] - 1})", p_text(row["p_t"]),
+             f"{row['W']:.2f}", p_text(row["p_W"]), f"{row['d_z']:.2f}", p_text(row["p_holm"]), p_text(row["p_bh"])]
+        )  # fmt: skip
+    head = ["l_R", "Metric", "c_rec*", "Reference", "n", "Δ", "95% CI", "t(df)", "p_t", "W", "p_W", "d_z", "p_Holm"]
+    note = "c_rec* is chosen on the seeds it is tested on; p_Holm and p_BH adjust p_t over the table, not for that."
+    return PrintedTable(name, title, [*head, "p_BH"], rows, data, note)
+
+
+def p_text(p: float) -> str:
+    """As in the paper: three digits, and "<1e-4" below."""
+    return "<1e-4" if p < 1e-4 else f"{p:.3g}"
+
+
+def arms_table(runs: pd.DataFrame, name: str, title: str) -> PrintedTable:
+    """What each arm gains in mean accuracy, over back-propagation and over anchor-only of the same strength."""
+    data = gains(runs)
+    rows: list[list[Cell | str]] = []
+    if len(data):
+        data = data.assign(_l=data["l_r"].map(layer_order), _p=data["preset"] == "default")
+        data = data.sort_values(["model", "_l", "c_rec", "arm", "_p"], kind="stable", key=_in_arm_order)
+        data = data.drop(columns=["_l", "_p"]).reset_index(drop=True)
+    several = len(data) > 0 and data.loc[data["arm"] == FRPT, "embed"].nunique() > 1
+    settings = ["model", "l_r", "c_rec", "arm", "preset", "embed"]
+    for key, part in data.groupby(settings, sort=False) if len(data) else ():
+        model, layer, c, arm, preset, embed = key
+        cells = {r["against"]: _gain(r) for r in part.to_dict("records")}
+        label = ", ".join([arm, preset, *([embed] if several else [])]) if arm == FRPT else arm
+        rows.append(
+            [MODEL_NAMES.get(model, model), layer, f"{c:g}", label, *(cells.get(a, "–") for a in (BACKPROP, ANCHOR))]
+        )
+    head = ["Model", "l_R", "c_rec", "Arm", "− back-propagation", "− anchor-only"]
+    note = (
+        "Differences of mean accuracy in percentage points, paired by seed, with 95 % bootstrap intervals; "
+        r"\* where Holm's adjusted p over this table is below 0.05."
+    )
+    return PrintedTable(name, title, head, rows, data, note, spans=3)
+
+
+def nested_table(runs: pd.DataFrame, name: str, title: str, arms: Sequence[tuple[str, str]]) -> PrintedTable:
+    """Mean accuracy of each arm against back-propagation, c_rec chosen for each seed on the other seeds.
+
+    arms: (arm, preset). Layers with fewer than three seeds or a single strength are left out.
+    """
+    data = nested_gains(runs, arms)
+    rows: list[list[Cell | str]] = []
+    for r in data.to_dict("records"):
+        label = f"{r['arm']}, {r['preset']}" if r["preset"] else r["arm"]
+        tests = [p_text(r["p_t"]), p_text(r["p_holm"]), f"{r['naive']:+.2f}"]
+        rows.append([MODEL_NAMES.get(r["model"], r["model"]), r["l_r"], label, str(r["n"]), _gain(r), *tests])
+    head = ["Model", "l_R", "Arm", "n", "Δ", "p_t", "p_Holm", "Δ, chosen on itself"]
+    note = "Mean accuracy minus back-propagation's, percentage points; c_rec is chosen for each seed on the others."
+    return PrintedTable(name, title, head, rows, data, note, spans=2)
+
+
+def _in_arm_order(column: pd.Series) -> pd.Series:
+    """A sort key: arms in the order of ``ARM_ORDER``, everything else as it is."""
+    return column.map(ARM_ORDER.index) if column.name == "arm" else column
+
+
+def _gain(row: dict[str, float]) -> Cell:
+    star = row["p_holm"] < LEVEL and row["n"] >= LEAST_SEEDS
+    return Cell(interval(row["delta"], row["low"], row["high"]), star=star)

@@ -1,0 +1,344 @@
+"""post_train: the matched reference bit for bit, what is trained on, what is measured, what is refused."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import json
+import random
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import frpt
+from frpt.errors import DataError, FrptError, InputError, LabelError, NonFiniteError, OptionError
+from frpt.reverser import ReverserOptions
+from frpt.train.batches import order
+from frpt.train.metrics import accuracy, metric_of
+from frpt.train.training import ShortOptions, TrainingOptions
+from tests.models import Outputs, Planner
+from tests.train.toys import Mixed, blobs, network, parameters, reverser
+
+AT = "3"
+
+
+def train(
+    model: nn.Module | frpt.Reverser | None = None, data: Any = None, at: str = AT, **options: Any
+) -> frpt.Result:
+    options = {"epochs": 2, "batch_size": 20, "progress": False, "lr": 1e-2, **options}
+    if model is None:
+        model = network() if options.get("targets") == "online" else reverser()
+    return frpt.post_train(model, blobs() if data is None else data, at, **options)
+
+
+@pytest.mark.parametrize("at", ["3", "6"])
+def test_without_strength_it_is_plain_adamw_bit_for_bit(at: str) -> None:
+    data, model = blobs(), network()
+    x, y = data.tensors
+    trained = list(model[: int(at) + 1].parameters())
+    optimizer = torch.optim.AdamW(trained, lr=1e-2, weight_decay=5e-2)
+    for epoch in range(2):
+        for rows in torch.tensor(order(len(data), 11, epoch)).split(20):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+    assert torch.equal(parameters(train(at=at, c_rec=0, seed=11).model), parameters(model))
+
+
+def test_the_loss_is_task_plus_weighted_distance_to_the_reconstruction() -> None:
+    data, model, start = blobs(), network(), network()
+    x, y = data.tensors
+    target = frpt.Reverser(start, x).reconstruct(x, y, at=AT).target
+    optimizer = torch.optim.AdamW(model[:4].parameters(), lr=1e-2, weight_decay=5e-2)
+    balance = frpt.LossBalance(0.7)
+    for epoch in range(2):
+        for rows in torch.tensor(order(len(data), 0, epoch)).split(20):
+            feature = model[:4](x[rows])
+            task = F.cross_entropy(model[4:](feature), y[rows])
+            optimizer.zero_grad()
+            balance(task, F.mse_loss(feature, target[rows])).backward()
+            optimizer.step()
+    result = train(c_rec=0.7)
+    assert torch.allclose(parameters(result.model), parameters(model), atol=1e-5)
+    assert result.targets == "offline"
+    assert not torch.allclose(parameters(result.model), parameters(train(c_rec=0).model), atol=1e-3)
+
+
+def test_dense_and_delta_stores_and_the_ones_written_on_the_way_agree(tmp_path: Path) -> None:
+    rev, data = reverser(), blobs()
+    written = [frpt.write_targets(rev, data, AT, tmp_path / m, mode=m, progress=False) for m in ("dense", "delta")]  # type: ignore[arg-type]
+    assert 0 < int(written[1].corrected.sum()) < len(data)
+    found = [parameters(train(targets=t).model) for t in (*written, str(tmp_path / "dense"))]
+    kept = train(store=tmp_path / "kept")
+    for other in [*found[1:], parameters(kept.model)]:
+        assert torch.allclose(other, found[0], atol=1e-5)
+    assert frpt.TargetStore(tmp_path / "kept").count == len(data)
+
+
+def test_anchors_are_the_starting_models_features_and_need_no_labels_to_be_right() -> None:
+    data = blobs()
+    still = train(targets="anchor", c_rec=1.0, epochs=1, batch_size=48)
+    assert still.history[0].rec_loss == 0
+    assert still.history[0].weight == 10
+    assert still.history[0].deviation == 0
+    wrong = TensorDataset(data.tensors[0], (data.tensors[1] + 1) % 4)
+    free, held = (train(data=wrong, targets="anchor", c_rec=c, epochs=6) for c in (0.01, 1.0))
+    assert held.last.rec_loss is not None
+    assert held.last.rec_loss < free.last.rec_loss  # type: ignore[operator]
+
+
+def test_online_targets_come_from_the_feature_of_the_step() -> None:
+    data, model = blobs(), network()
+    x, y = data.tensors
+    optimizer = torch.optim.AdamW(model[:4].parameters(), lr=1e-2, weight_decay=5e-2)
+    balance = frpt.LossBalance(0.5)
+    rev = frpt.Reverser(model, x[:2], preset="online", margin=0.2)
+    for step, rows in enumerate(torch.tensor(order(len(data), 0, 0)).split(20)):
+        feature = model[:4](x[rows])
+        task = F.cross_entropy(model[4:](feature), y[rows])
+        loss = task
+        if step % 2 == 0:
+            target = rev.reconstruct_from(x[rows], y[rows], AT, feature).target
+            loss = balance(task, F.mse_loss(feature, target))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    result = train(targets="online", c_rec=0.5, epochs=1, every=2, margin=0.2)
+    assert result.last.closed is not None
+    assert 0 < result.last.closed <= 1
+    assert torch.equal(parameters(result.model), parameters(model))
+
+
+class Noisy(Dataset[tuple[Tensor, int]]):
+    """Random augmentation, by all three generators."""
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        x, y = blobs()[i]
+        return x + 0.1 * torch.randn(6) + 0.1 * float(np.random.rand()) + 0.1 * random.random(), int(y)
+
+
+def test_augmented_data_work_online_and_are_refused_offline() -> None:
+    first, again = (train(data=Noisy(), targets="online", val=blobs(20, 1)) for _ in range(2))
+    assert torch.equal(parameters(first.model), parameters(again.model))
+    workers = train(data=Noisy(), targets="online", workers=1, epochs=1)
+    assert torch.equal(parameters(workers.model), parameters(train(data=Noisy(), targets="online", epochs=1).model))
+    with pytest.raises(DataError, match="online"):
+        train(data=Noisy())
+
+
+def test_the_model_the_frozen_part_and_the_random_state_stay() -> None:
+    model, (x, y) = Mixed().train(), blobs().tensors
+    model.tail.eval()
+    before = parameters(model).clone(), [m.training for m in model.modules()], torch.get_rng_state()
+    flags = [p.requires_grad for p in model.parameters()]
+    result = train(model, TensorDataset(x, y), "body", targets="anchor", val=blobs(20, 1))
+    assert torch.equal(parameters(model), before[0])
+    assert [m.training for m in model.modules()] == before[1] == [m.training for m in result.model.modules()]
+    assert torch.equal(torch.get_rng_state(), before[2])
+    assert (
+        [p.requires_grad for p in model.parameters()] == flags == [p.requires_grad for p in result.model.parameters()]
+    )
+    assert not any("train" in m.__dict__ or m._forward_hooks for m in (*model.modules(), *result.model.modules()))
+    for name, value in result.model.state_dict().items():
+        same = torch.equal(value, model.state_dict()[name])
+        assert same == name.startswith(("tail", "head")), name
+
+
+def test_what_is_measured(tmp_path: Path) -> None:
+    data, val, start = blobs(), blobs(40, seed=3), network()
+    result = train(data=data, val=val, epochs=3, log_dir=tmp_path)
+    x, y = val.tensors
+    right = [(m(x).argmax(1) == y) for m in (start, result.model)]
+    assert result.start == pytest.approx(float(right[0].float().mean()))
+    assert result.last.metric == pytest.approx(float(right[1].float().mean()))
+    assert result.last.fixed == int((right[1] & ~right[0]).sum())
+    assert result.last.broken == int((right[0] & ~right[1]).sum())
+    assert result.best.metric == max(row.metric for row in result.history)  # type: ignore[type-var]
+    frame = result.to_pandas()
+    assert list(frame["epoch"]) == [1, 2, 3]
+    assert frame["weight"].between(1e-5, 10).all()
+    with (tmp_path / "epochs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(r["task_loss"]) for r in rows] == [r.task_loss for r in result.history]
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
+    assert len(str(result).splitlines()) == 6 + result.at_bound
+    assert len(repr(result).splitlines()) == 1
+    assert result._repr_html_().count("<tr>") == 4
+
+
+def test_a_weight_at_its_bound_is_said_and_makes_larger_strengths_equal() -> None:
+    half, full = (train(targets="anchor", c_rec=c, lr=1e-5) for c in (0.5, 1.0))
+    assert half.at_bound
+    assert full.at_bound
+    assert all(torch.equal(a, b) for a, b in zip(half.model.parameters(), full.model.parameters(), strict=True))
+    assert "lambda was at its upper bound of 10 in every step" in str(half)
+    plain = train(c_rec=0)
+    assert not plain.at_bound
+    assert "bound" not in str(plain)
+
+
+def test_results_are_saved_without_pickle(tmp_path: Path) -> None:
+    result = train(c_rec=0, val=blobs(20, 1))
+    result.save(tmp_path / "run")
+    again = network()
+    again.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
+    assert torch.equal(parameters(again), parameters(result.model))
+    summary = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert summary["history"][1]["metric"] == result.last.metric
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["model.safetensors", "result.json"]
+
+
+def test_regression_with_keyword_inputs() -> None:
+    torch.manual_seed(0)
+    model = Planner().eval()
+    items = [({"image": torch.randn(3, 8, 8), "status": torch.randn(4)}, torch.randn(8, 3)) for _ in range(12)]
+    result = train(model, items, "backbone", batch_size=5, val=items[:6], metric="ade", epochs=1)
+    batch = torch.utils.data.default_collate(items[:6])
+    with torch.no_grad():
+        away = (result.model(**batch[0]) - batch[1])[..., :2].norm(dim=-1)
+    assert result.last.metric == pytest.approx(float(away.mean()), rel=1e-5)
+    assert not result.higher
+    assert metric_of("fde", batch[1]).values(result.model(**batch[0]), batch[1])[0].tolist() == pytest.approx(
+        away[:, -1].tolist(), rel=1e-5
+    )
+    assert train(model, items, "backbone", val=items, c_rec=0, epochs=1).metric == "mse"
+
+
+def test_replaced_parts() -> None:
+    def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
+        return F.multi_margin_loss(outputs, labels)
+
+    def share(outputs: Tensor, labels: Tensor) -> float:
+        return float((outputs.argmax(1) == labels).float().mean())
+
+    rates: list[float] = []
+
+    def schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
+        assert steps == 6
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rates.append(0.5**step) or 0.5**step)  # type: ignore[func-returns-value]
+
+    model = Outputs("scores").eval()
+    result = train(
+        model, at="body", output="scores", c_rec=0, task_loss=hinge, metric=share, val=blobs(40, 3),
+        optimizer=lambda p: torch.optim.SGD(p, 0.1), schedule=schedule,
+    )  # fmt: skip
+    assert len(rates) == 7
+    assert result.metric == "share"
+    assert result.last.fixed is None
+    x, y = blobs(40, 3).tensors
+    assert result.last.metric == pytest.approx(share(result.model(x)["scores"], y), abs=1e-6)
+
+
+def test_top_k_and_labels_per_position() -> None:
+    outputs = torch.tensor([[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
+    labels = torch.tensor([1, 0])
+    assert accuracy(outputs, labels, 2).tolist() == [1, 0]
+    tokens = torch.randn(2, 5, 3)
+    wanted = tokens.argmax(-1)
+    wanted[0, 0] = (wanted[0, 0] + 1) % 3
+    wanted[0, 1] = -100
+    assert accuracy(tokens, wanted).tolist() == [0.75, 1]
+
+
+def test_a_small_epoch_and_a_batch_of_one() -> None:
+    result = train(data=blobs(21), batch_size=20, val=blobs(3, 2))
+    assert result.last.samples_per_second > 0
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(blobs())
+
+
+REFUSED = [
+    ({"c_rec": 1.2}, OptionError, "c_rec"),
+    ({"c_rec": -1}, OptionError, "c_rec"),
+    ({"epochs": 0}, OptionError, "epochs"),
+    ({"metric": "f1"}, OptionError, "top<k>"),
+    ({"targets": "onlin"}, OptionError, "no target store"),
+    ({"data": Stream()}, InputError, "map-style"),
+    ({"data": torch.utils.data.DataLoader(blobs())}, InputError, "not a loader"),
+    ({"data": TensorDataset(torch.randn(4, 6))}, InputError, "pair"),
+    ({"data": []}, InputError, "empty"),
+    ({"val": Stream()}, InputError, "validation set"),
+    ({"val": TensorDataset(torch.randn(4, 6), torch.tensor([0, 1, 4, 9]))}, LabelError, r"validation set.*\[4, 9\]"),
+    ({"data": TensorDataset(torch.randn(4, 6), torch.tensor([0, 1, 4, 9])), "c_rec": 0}, LabelError, r"\[4, 9\]"),
+    ({"at": "4/linear"}, FrptError, "4"),
+    ({"lr": 1e20, "c_rec": 0, "epochs": 9}, NonFiniteError, "Lower the learning rate"),
+    ({"optimizer": 3}, OptionError, "optimizer must be a function"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "words"), REFUSED)
+def test_bad_input_is_refused_with_a_reason(options: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        train(**options)
+    model = reverser().model
+    assert torch.equal(parameters(model), parameters(network()))
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_a_reverser_of_ones_own_says_it_all() -> None:
+    rev = frpt.Reverser(network(), blobs()[:2][0], margin=0.5)
+    own = train(rev, epochs=1)
+    assert torch.equal(parameters(own.model), parameters(train(network(), margin=0.5, epochs=1).model))
+    with pytest.raises(OptionError, match="belong to the Reverser"):
+        train(rev, margin=0.5)
+
+
+def test_options_are_the_fields_of_training_and_of_the_reverser() -> None:
+    assert list(TrainingOptions.__annotations__) == [f.name for f in fields(frpt.Training)]
+    made_by = set(inspect.signature(frpt.Reverser).parameters) - {"model", "example_inputs", "kwargs"}
+    assert set(ReverserOptions.__annotations__) == made_by
+    own = set(inspect.signature(frpt.post_train).parameters)
+    assert not own & set(ShortOptions.__annotations__)
+    training = frpt.Training(epochs=1, batch_size=20, lr=1e-2)
+    whole = frpt.post_train(reverser(), blobs(), AT, targets="anchor", training=training, progress=False)
+    assert torch.equal(parameters(whole.model), parameters(train(targets="anchor", epochs=1).model))
+    replaced = train(targets="anchor", training=frpt.Training(epochs=7), epochs=1)
+    assert torch.equal(parameters(whole.model), parameters(replaced.model))
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("epoch", "'epochs'"), ("margins", "'margin'"), ("batchsize", "batch_size")]
+)
+def test_unknown_options_are_refused_with_the_nearest_known(name: str, nearest: str) -> None:
+    for call in (frpt.post_train, frpt.compare):
+        with pytest.raises(OptionError, match=nearest):
+            call(network(), blobs(), AT, val=blobs(), **{name: 1})
+    with pytest.raises(OptionError, match="'preset'"):
+        frpt.diagnose(network(), blobs(), pre_set="paper")
+    with pytest.raises(OptionError, match=r"frpt\.Training"):
+        frpt.post_train(network(), blobs(), AT, training={"epochs": 3})
+
+
+def test_a_layer_may_be_given_as_its_module() -> None:
+    model = network()
+    result = train(model, at=model[3], c_rec=0, epochs=1)
+    assert result.at == AT
+    with frpt.FeatureTap(model, model[3]) as tap:
+        model(blobs(2).tensors[0])
+        assert torch.equal(tap[AT], tap.value)
+
+
+def test_a_store_of_another_model_is_refused(tmp_path: Path) -> None:
+    rev = reverser()
+    frpt.write_targets(rev, blobs(), AT, tmp_path, progress=False)
+    other = network()
+    with torch.no_grad():
+        other[0].weight[0, 0] += 1
+    with pytest.raises(frpt.errors.StoreMismatchError, match=r"0\.weight"):
+        train(other, targets=tmp_path)
+    with pytest.raises(frpt.errors.StoreMismatchError, match="48 samples"):
+        train(data=blobs(40), targets=tmp_path)
