@@ -117,7 +117,7 @@ def test_two_memories_together(tmp_path: Path) -> None:
     a, b = (remember(model, inputs(600)[i : i + 300], samples=300, progress=False) for i in (0, 300))
     both = a.joined(b)
     assert both.samples == 600
-    same = a.joined(a, weights=(0.5, 0.5))
+    same = a.joined(a)
     for seed in range(5):
         change = changes(model, 0.01, seed)
         mean = (predicted(a, change) + predicted(b, change)) / 2

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from frpt.common.text import html_table, table
+from frpt.files.digest import weights_of
 from frpt.graph.inputs import Inputs
-from frpt.repairs.memory import Memory, remember
+from frpt.repairs.memory import Memory, Repaired, remember
 from frpt.repairs.patch import Patch
 from frpt.reverser import Layer, Reverser
 
@@ -71,6 +72,7 @@ class Fix:
         model: the repaired copy.
         fixed: (N,) bool, the samples that are right in it, found by running it.
         right_before: (N,) bool, those that were right before.
+        earlier_lost: samples of earlier repairs, which the memory holds, that are wrong again.
         diff: the patch from the network to the repaired one.
         predicted_kl: ½‖W − W₀‖²_F, about the mean KL of the outputs on old inputs, in nats.
         strength: λ that was chosen; NaN where nothing is changed.
@@ -84,6 +86,7 @@ class Fix:
     model: nn.Module
     fixed: Tensor
     right_before: Tensor
+    earlier_lost: int
     diff: Patch
     predicted_kl: float
     strength: float
@@ -99,14 +102,21 @@ class Fix:
 
     @cached_property
     def memory(self) -> Memory:
-        """The memory of the repaired network, for the next repair: old inputs, and the repaired samples beside them.
+        """The memory of the repaired network, for the next repair: old inputs, and the samples that are right now.
 
-        These few samples weigh as much as all old inputs together: they shall stay fixed.
+        The latter as they are: the next repair keeps them right as it makes its own right.
         """
-        inputs = self.inputs.args if not self.inputs.kwargs else self.inputs.kwargs
-        other = self.start.on(self.model)
-        more = remember(other, inputs, task=self.memory_before.task, samples=len(self.fixed), progress=False)
-        return self.memory_before.joined(more, weights=(1.0, 1.0))
+        old, right = self.memory_before, self.fixed.nonzero().squeeze(1)
+        if len(right) == 0:
+            return Memory(old.curvatures, weights_of(self.model), old.samples, old.task, old.repaired)
+        done = Repaired(self.inputs.taken(right), self.labels[right])
+        if old.repaired is not None:
+            done = Repaired(old.repaired.inputs.joined(done.inputs), torch.cat([old.repaired.labels, done.labels]))
+        more = remember(
+            self.start.on(self.model), done.inputs.given, task=old.task, samples=done.inputs.batch, progress=False
+        )
+        both = old.joined(more)
+        return Memory(both.curvatures, both.weights, both.samples, both.task, done)
 
     def explain(self, at: Layer | Sequence[Layer]) -> list[Moved]:
         """Where the features of the fixed samples moved, against what reconstruction asks for.
@@ -122,7 +132,7 @@ class Fix:
         if len(index) == 0:
             return []
         some = self.inputs.taken(index)
-        x = some.args if not some.kwargs else some.kwargs
+        x = some.given
         targets = self.start.reconstruct(x, self.labels[index], at=layers)
         after, _ = self.start.on(self.model).values(x, layers)
         rows = []
@@ -160,6 +170,8 @@ class Fix:
             text += (
                 f", {int((self.fixed & self.right_before).sum())} of {int(self.right_before.sum())} others still right"
             )
+        if self.earlier_lost:
+            text += f", {self.earlier_lost} of earlier repairs wrong again"
         text += f"; predicted KL on old inputs {self.predicted_kl:.2g}"
         return text + f" (strength {self.strength:g}, {self.rounds} rounds, {self.seconds:.1f} s)"
 

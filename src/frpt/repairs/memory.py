@@ -13,7 +13,6 @@ Made by users with ``frpt.remember``; ``frpt.repair`` measures by it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,22 +20,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.progress import Progress
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from frpt.common.batch import BatchAxis
-from frpt.datasets.source import Source
+from frpt.datasets.labelled import LabelledSamples
 from frpt.errors import InputError, MemoryMismatchError, NonFiniteError, OptionError
 from frpt.files.atomic import refused, write_atomic
-from frpt.files.digest import weights_of
-from frpt.files.progress import advance, progress_bar
+from frpt.files.digest import sha256_of_bytes, weights_of
+from frpt.files.progress import Progress
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import Inputs, Picker
 from frpt.graph.names import OUTPUT
 from frpt.repairs.weight_maps import Pass, WeightMap, weight_maps
-from frpt.reverser import Reverser
+from frpt.reverser import Reverser, make_reverser
 
 Task = Literal["classification", "regression"]
 _FORMAT, _VERSION = "frpt memory", 1
@@ -107,6 +105,34 @@ class Curvature:
         return self.left @ (turned / self.rest + (kept / self.power - kept / self.rest) @ self.right.mT)
 
 
+@dataclass(frozen=True)
+class Repaired:
+    """Samples of earlier repairs, with their labels (N, ...)."""
+
+    inputs: Inputs
+    labels: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By name, as files hold them."""
+        args = {f"repaired/args/{i}": t for i, t in enumerate(self.inputs.args)}
+        kwargs = {f"repaired/kwargs/{name}": t for name, t in self.inputs.kwargs.items()}
+        held = {**args, **kwargs, "repaired/labels": self.labels}
+        if strange := [name for name, t in held.items() if not isinstance(t, Tensor)]:
+            raise OptionError(
+                f"a memory with repaired samples can be saved if their inputs are tensors; {strange[0]} is none"
+            )
+        return held
+
+    @staticmethod
+    def of(held: Mapping[str, Tensor]) -> Repaired | None:
+        """The inverse of ``tensors``; None where there are none."""
+        if "repaired/labels" not in held:
+            return None
+        args = sorted((n for n in held if n.startswith("repaired/args/")), key=lambda n: int(n.rpartition("/")[2]))
+        kwargs = {n.removeprefix("repaired/kwargs/"): t for n, t in held.items() if n.startswith("repaired/kwargs/")}
+        return Repaired(Inputs(tuple(held[n] for n in args), kwargs), held["repaired/labels"])
+
+
 class Memory:
     """What a network does on its old inputs, as a metric on its weights; made by ``frpt.remember``.
 
@@ -115,12 +141,19 @@ class Memory:
         weights: the fingerprint of the weights it was made with; another network refuses it.
         samples: how many inputs it was made from.
         task: "classification" or "regression".
+        repaired: samples that earlier repairs fixed, to be kept right by the next; None before the first.
     """
 
     def __init__(
-        self, curvatures: Mapping[str, Curvature], weights: Mapping[str, str], samples: int, task: Task
+        self,
+        curvatures: Mapping[str, Curvature],
+        weights: Mapping[str, str],
+        samples: int,
+        task: Task,
+        repaired: Repaired | None = None,
     ) -> None:
         self.curvatures, self.weights, self.samples, self.task = dict(curvatures), dict(weights), samples, task
+        self.repaired = repaired
 
     def __repr__(self) -> str:
         return f"Memory({self.samples} inputs, {len(self.curvatures)} weights, {self.nbytes / 2**20:.1f} MiB)"
@@ -139,14 +172,13 @@ class Memory:
         if changed := [name for name in self.weights if now[name] != self.weights[name]]:
             raise MemoryMismatchError(f"the weights have changed since, among them {changed[0]!r}")
 
-    def joined(self, other: Memory, weights: tuple[float, float] | None = None) -> Memory:
-        """What both remember; the network is taken to be the other's.
+    def joined(self, other: Memory) -> Memory:
+        """What both remember, each as much as it has inputs; the network is taken to be the other's.
 
         The bases are made anew from the sums of A and G, and S is what is left of both on the new diagonal.
 
         Args:
             other: of the same network, from other inputs; or of the network after a repair.
-            weights: how much each counts; by default as many inputs as it has, of all.
 
         Returns:
             The memory of both.
@@ -157,11 +189,11 @@ class Memory:
         if self.curvatures.keys() != other.curvatures.keys() or self.task != other.task:
             raise MemoryMismatchError("the two memories are not of the same network and task")
         count = self.samples + other.samples
-        shares = (self.samples / count, other.samples / count) if weights is None else weights
+        shares = (self.samples / count, other.samples / count)
         both = {
             name: _joined(self.curvatures[name], other.curvatures[name], *shares) for name in self.curvatures
         }  # fmt: skip
-        return Memory(both, other.weights, count, self.task)
+        return Memory(both, other.weights, count, self.task, other.repaired or self.repaired)
 
     def save(self, path: str | Path) -> Path:
         """Write ``memory.safetensors`` and ``memory.json`` into a directory.
@@ -186,10 +218,11 @@ class Memory:
                 for i, c in enumerate(self.curvatures.values())
                 for name, tensor in vars(c).items()
             }
+            | ({} if self.repaired is None else {n: t.contiguous() for n, t in self.repaired.tensors().items()})
         )
         facts = {
             "format": _FORMAT, "version": _VERSION, "samples": self.samples, "task": self.task,
-            "curvatures": list(self.curvatures), "weights": self.weights, "sha256": _sha256(tensors),
+            "curvatures": list(self.curvatures), "weights": self.weights, "sha256": sha256_of_bytes(tensors),
         }  # fmt: skip
         write_atomic(place / _TENSORS, tensors)
         write_atomic(place / _FACTS, json.dumps(facts, indent=1).encode())
@@ -214,14 +247,15 @@ class Memory:
             data = (place / _TENSORS).read_bytes()
             if (facts["format"], facts["version"]) != (_FORMAT, _VERSION):
                 raise ValueError(f"it is {facts['format']} {facts['version']}, not {_FORMAT} {_VERSION}")
-            if _sha256(data) != facts["sha256"]:
+            if sha256_of_bytes(data) != facts["sha256"]:
                 raise ValueError("its checksum is another: it is damaged")
             held = load(data)
             names = list(Curvature.__dataclass_fields__)
             curvatures = {
                 name: Curvature(*(held[f"{i}/{part}"] for part in names)) for i, name in enumerate(facts["curvatures"])
             }
-            return Memory(curvatures, dict(facts["weights"]), int(facts["samples"]), facts["task"])
+            known = dict(facts["weights"])
+            return Memory(curvatures, known, int(facts["samples"]), facts["task"], Repaired.of(held))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             raise MemoryMismatchError(f"{str(place)!r} cannot be read: {error}") from error
 
@@ -233,9 +267,9 @@ def remember(
     task: Task = "classification",
     samples: int = 500,
     seed: int = 0,
-    output: Picker = None,
     workers: int = 0,
     progress: bool = True,
+    output: Picker = None,
 ) -> Memory:
     """Remember what a network does on its old inputs, so that a repair can leave that alone.
 
@@ -248,9 +282,9 @@ def remember(
         task: "classification" (scores of classes on axis 1) or "regression".
         samples: at most so many inputs, chosen at random.
         seed: of that choice, and of the labels that are drawn from the network.
-        output: which tensor of the model's output is meant, as ``Reverser`` takes it.
         workers: processes that load data.
         progress: show a bar.
+        output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
 
     Returns:
         The memory, to be passed to ``frpt.repair``; ``save`` it beside the checkpoint.
@@ -268,14 +302,12 @@ def remember(
     if task not in ("classification", "regression"):
         raise OptionError(f"task must be classification or regression, got {task!r}")
     batches = OldInputs(inputs, samples, seed, workers)
-    example = next(iter(batches)).first(_EXAMPLE)
-    rev = model if isinstance(model, Reverser) else Reverser(model, example.args, kwargs=example.kwargs, output=output)
+    rev = make_reverser(model, next(iter(batches)).first(_EXAMPLE).given, {"output": output})
     captured = captured_graph(rev)
     maps, _ = weight_maps(captured)
     if not maps:
         raise OptionError("this network has no linear map and no convolution whose weights a repair could move")
-    with eval_mode(rev.model), progress_bar(progress) as bar:
-        bar.add_task("remembering", total=2 * batches.count, rate="")
+    with eval_mode(rev.model), Progress("remembering", 2 * batches.count, unit="inputs", shown=progress) as bar:
         bases = {}
         sums = _summed(captured, maps, batches, task, seed, bar)
         for m in maps:
@@ -299,12 +331,12 @@ class OldInputs:
     """Some inputs in batches, always the same ones in the same order."""
 
     def __init__(self, inputs: Any, samples: int, seed: int, workers: int) -> None:
-        self._source: Source | None = None
+        self._source: LabelledSamples | None = None
         if isinstance(inputs, Tensor | tuple | dict):
             self._whole = Inputs.of(inputs)
             total = self._whole.batch
         else:
-            self._source = Source(inputs, workers)
+            self._source = LabelledSamples(inputs, workers)
             total = self._source.count
         if total == 0 or samples < 1:
             raise InputError(f"remember needs inputs, got {min(total, samples)}")
@@ -351,7 +383,7 @@ def _passes(
         gradients = forward.gradients(surprise)
         for m in maps:
             yield m, [(k.float(), g.float()) for k, g in next(gradients.pairs(m))]
-        advance(bar, inputs.batch)
+        bar.advance(inputs.batch)
 
 
 def _summed(
@@ -477,7 +509,3 @@ def _projected(c: Curvature, base: Curvature) -> Tensor:
         beyond = (1 - right.sum(1, keepdim=True)).clamp_min(0)
         power = power + (left.mT @ c.rest) * beyond
     return power
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

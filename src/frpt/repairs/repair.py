@@ -26,7 +26,7 @@ from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Weights
 from frpt.repairs.notes import notes_on
 from frpt.repairs.patch import Patch
 from frpt.repairs.weight_maps import chosen, weight_maps
-from frpt.reverser import Reverser
+from frpt.reverser import Reverser, make_reverser
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def repair(
     margin: float | None = None,
     strength: float | None = None,
     budget: float | None = None,
-    output: Picker = None,
     seed: int = 0,
+    output: Picker = None,
 ) -> Fix:
     """Fix failing samples now, and break as little else as possible.
 
@@ -70,8 +70,8 @@ def repair(
         margin: the lead the hinge asks for; 1 by default.
         strength: λ, how strongly the old behaviour is held on to; by default chosen.
         budget: predicted KL on old inputs that the repair may cost, 0.03 by default.
-        output: which tensor of the model's output is meant, as ``Reverser`` takes it.
         seed: of the memory that is made of ``keep``.
+        output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
 
     Returns:
         The repaired copy, which samples are fixed (found by running it), what it cost, and the patch.
@@ -93,7 +93,7 @@ def repair(
     started = time.perf_counter()
     inputs = Inputs.of(x)
     inputs.check_finite()
-    rev = model if isinstance(model, Reverser) else Reverser(model, inputs.args, kwargs=inputs.kwargs, output=output)
+    rev = make_reverser(model, inputs.given, {"output": output})
     if memory is None:
         if keep is None:
             raise OptionError(
@@ -104,7 +104,7 @@ def repair(
     memory.check(rev.model)
     captured = captured_graph(rev)
     maps = chosen(weight_maps(captured)[0], modules)
-    options = NearestWeights(loss=loss, margin=NearestWeights.margin if margin is None else margin)
+    solver = NearestWeights(loss=loss, margin=NearestWeights.margin if margin is None else margin)
     choice = Strengths(
         ladder=Strengths.ladder if strength is None else (_positive("strength", strength),),
         budget=Strengths.budget if budget is None else _positive("budget", budget),
@@ -112,29 +112,32 @@ def repair(
     with eval_mode(rev.model):
         before = _outputs(captured, inputs)
         labels = _labels(before, as_labels(y), memory)
-        problem = Problem(captured, maps, memory.curvatures, inputs, labels, options)
-        right = problem.met(before)
+        problem = Problem(captured, maps, memory.curvatures, *_with_earlier(inputs, labels, memory), solver)
+        right = problem.met(problem.outputs(problem.nothing))
         held = None if keep is None else _Held(captured, rev, keep, problem)
         tried = _tried(problem, choice, held, right)
     best = _best(tried, choice, held is not None, right)
     repaired = copy.deepcopy(rev.model)
     if best is not None:
         _set(repaired, captured, problem, best.weights)
-    fixed = problem.met(_run(rev, repaired, inputs))
-    if int((fixed & ~right).sum()) < int((right & ~fixed).sum()):  # rounding: never worse than before
+    fixed = problem.met(_run(rev, repaired, problem.inputs))
+    if int(fixed.sum()) < int(right.sum()):  # rounding: never worse than before
         best, repaired, fixed = None, copy.deepcopy(rev.model), right
     cost = 0.0 if best is None else best.kl
     kept = None if held is None else held.report(problem.nothing if best is None else best.weights.change)
     return Fix(
         model=repaired,
-        fixed=fixed,
-        right_before=right,
+        fixed=fixed[: inputs.batch],
+        right_before=right[: inputs.batch],
+        earlier_lost=int((right & ~fixed)[inputs.batch :].sum()),
         diff=Patch.between(rev.model, repaired),
         predicted_kl=cost,
         strength=float("nan") if best is None else best.strength,
         rounds=sum(t.weights.rounds for t in tried),
         seconds=time.perf_counter() - started,
-        notes=notes_on(inputs, labels, before, right, fixed, choice.budget, memory.samples),
+        notes=notes_on(
+            inputs, labels, before, right[: inputs.batch], fixed[: inputs.batch], choice.budget, memory.samples
+        ),
         curve=tuple(Tried(t.strength, float(t.weights.met.double().mean()), t.kl, t.broken) for t in tried),
         kept=kept,
         inputs=inputs,
@@ -232,6 +235,13 @@ def _labels(outputs: Tensor, y: Tensor, memory: Memory | None, count: int | None
         bad = y[(y < 0) | (y >= outputs.shape[1])].unique().tolist()[:5]
         raise LabelError(f"labels {bad} are out of range: the output has {outputs.shape[1]} classes")
     return y
+
+
+def _with_earlier(inputs: Inputs, labels: Tensor, memory: Memory) -> tuple[Inputs, Tensor]:
+    """The samples, and after them those that earlier repairs fixed."""
+    if memory.repaired is None:
+        return inputs, labels
+    return inputs.joined(memory.repaired.inputs), torch.cat([labels, memory.repaired.labels.to(labels)])
 
 
 def _task(y: Tensor) -> Any:
