@@ -32,6 +32,10 @@ def test_the_command_line_starts_without_the_packages_that_single_commands_need(
     assert not loaded_after("import frpt.cli.main") & wanted_later
 
 
+def test_the_pieces_of_a_training_loop_load_no_trainer() -> None:
+    assert "lightning_fabric" not in loaded_after("from frpt import FeatureTap, LossBalance, freeze, post_train")
+
+
 @pytest.mark.parametrize("name", frpt.__all__)
 def test_every_public_name_resolves_and_is_kept(name: str) -> None:
     value = getattr(frpt, name)

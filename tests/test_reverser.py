@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import frpt
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.errors import (
     CaptureError,
     EvalModeWarning,

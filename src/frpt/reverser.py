@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.embed import Embed, Embedder, as_labels
 from frpt.errors import InputError, OptionError
 from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where

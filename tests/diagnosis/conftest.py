@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from frpt.diagnosis.report import to_html
+from frpt.diagnosis.report.page import to_html
 from tests.diagnosis import made
 from tests.diagnosis.browser import Opened, chromium, opened
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from frpt.diagnosis import Diagnosis
 from frpt.diagnosis.findings import (
     Advice,
     Array,
-    Diagnosis,
     Kind,
     LayerFinding,
     PairFinding,

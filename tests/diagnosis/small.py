@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from frpt.diagnosis import Diagnosis
 from frpt.diagnosis.findings import (
     Advice,
     Array,
-    Diagnosis,
     LayerFinding,
     PairFinding,
     Response,

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from frpt.diagnosis.findings import Advice, Response
-from frpt.diagnosis.report import to_html
+from frpt.diagnosis.report.page import to_html
 from frpt.diagnosis.report.pictures import response, shrink
 from frpt.diagnosis.report.words import number, percent, safe_json
 from frpt.errors import FrptError, OptionError

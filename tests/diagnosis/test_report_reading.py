@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from frpt.diagnosis.findings import Diagnosis
-from frpt.diagnosis.report import to_html
+from frpt.diagnosis import Diagnosis
+from frpt.diagnosis.report.page import to_html
 from tests.diagnosis import made
 from tests.diagnosis.browser import MISSING, chosen, opened
 

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from frpt.diagnosis import tables
-from frpt.diagnosis.findings import Diagnosis
+from frpt.diagnosis import Diagnosis, tables
 from tests.diagnosis.small import LAYERS, NAMES, diagnosis
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.options import PRESETS, Convolutions, Gate, Preset
 from frpt.rules import RULES, Call, Rule, Site
 from frpt.rules.registry import bind

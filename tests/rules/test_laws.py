@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.options import Gate
 from frpt.rules import RULES, Site, rule_for
 from frpt.solvers.base import Solution, UnitAxes

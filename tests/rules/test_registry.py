@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import frpt
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.errors import NonFiniteError, OptionError
 from frpt.options import PRESETS
 from frpt.rules import RULES, Call, Site, reverses, rule_for

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from frpt.data.digits import digits
 from frpt.diagnosis import diagnose
-from frpt.diagnosis.text import show
+from frpt.diagnosis.tables import show
 from frpt.files.progress import Progress
 from frpt.reverser import Reverser
 from frpt.targets import write_targets
@@ -23,7 +23,7 @@ from frpt.train.comparison import BACKPROP
 from frpt.zoo import simple_cnn
 
 LAYERS = ("stage2", "stage1")
-_RATE, _BATCH = 5e-3, 64
+_RATE, _BATCH = 5e-3, 64  # AdamW's rate and batch size on 4,000 digits; a choice, nothing in the demo hangs on it
 
 
 def train(console: Console, model: nn.Module, x: Tensor, y: Tensor, epochs: int, seed: int) -> None:
@@ -62,21 +62,21 @@ def run_demo(
     data, val = TensorDataset(x, y), TensorDataset(x_test, y_test)
     console.print(f"\nwriting targets for {len(x)} training samples, then post-training {seeds} seeds x 3 arms each:")
     store = write_targets(rev, data, LAYERS, out / "targets")
-    found = {
+    comparisons = {
         at: compare(
             model, data, at, val=val, targets=store, seeds=range(seeds), epochs=post_epochs,
             log_dir=out / "logs" / at,
         )
         for at in LAYERS
     }  # fmt: skip
-    for at, comparison in found.items():
+    for at, comparison in comparisons.items():
         comparison.to_pandas().to_csv(out / f"comparison-{at}.csv", index=False)
     console.print(
         "\ntest accuracy after the last epoch, difference to back-propagation paired by seed, samples fixed and broken:"
     )
-    console.print(_table(found))
+    console.print(_table(comparisons))
     console.print("\nA gain over back-propagation that anchor-only has as well is not owed to reconstruction.")
-    diagnosis.to_html(out / "report.html", title="SimpleCNN on digits", results=list(found.values()))
+    diagnosis.to_html(out / "report.html", title="SimpleCNN on digits", results=list(comparisons.values()))
     diagnosis.to_csv(out / "diagnosis")
     for what, path in (
         ("model", "model.safetensors"), ("targets", "targets"), ("every run", "comparison-*.csv, logs"),
@@ -85,11 +85,11 @@ def run_demo(
         console.print(f"{what:10} {out}/{path}", highlight=False)
 
 
-def _table(found: dict[str, Comparison]) -> Table:
+def _table(comparisons: dict[str, Comparison]) -> Table:
     """All arms at all layers, in percent."""
     columns = ("layer", "arm", "accuracy, %", "difference (95 %)", "fixed", "broken")
     table = Table(*columns, box=None)
-    for at, comparison in found.items():
+    for at, comparison in comparisons.items():
         for name, arm in comparison.arms.items():
             d = comparison.difference(name)
             interval = f" ({100 * d.low:+.2f}, {100 * d.high:+.2f})" if len(d.values) > 1 else ""

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from frpt.cli import targets_command
-from frpt.cli.diagnose import diagnose
+from frpt.cli.diagnose_command import diagnose
 from frpt.cli.reproduce import reproduce
 from frpt.cli.shared import Blocks, InputShape, ModelSpec, Output, PresetName, console, errors, reverser
 from frpt.cli.train_command import train

@@ -1,6 +1,6 @@
-"""Diagnosis: deviation, trust, response maps, the ranking of layers, the report."""
+"""Diagnosis: which layer goes wrong, for which samples, whether its targets can be trusted; figures and a report."""
 
-from frpt.diagnosis.findings import Diagnosis
+from frpt.diagnosis.diagnosis import Diagnosis
 from frpt.diagnosis.survey import diagnose
 from frpt.diagnosis.trajectory import Trajectory, along_training
 

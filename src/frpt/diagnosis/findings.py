@@ -1,39 +1,72 @@
-"""What a diagnosis holds: findings per layer, reverse unit, confused pair and chosen sample, and numbers per sample."""
+"""What a diagnosis holds, as plain data: findings per layer, reverse unit, confused pair and sample.
+
+``survey.py`` fills these classes. Everything that shows them (``tables.py``, ``figures/``, ``report/``) reads them from
+here and nothing else; ``diagnosis.py`` puts the methods that users call on top.
+Throughout, â is the recorded feature of a layer (the anchor) and a* the reconstructed one (the target).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    from frpt.diagnosis.report.runs import Run
 
 Kind = Literal["map", "tokens", "vector"]
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, eq=False)
-class LayerFinding:
+class BriefRepr:
+    """A dataclass that prints its arrays by their shapes, so that a notebook shows a line and not pages of numbers."""
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{f.name}={_brief(getattr(self, f.name))}" for f in fields(self))  # type: ignore[arg-type]
+        return f"{type(self).__name__}({shown})"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"<{'×'.join(map(str, value.shape))} {value.dtype}>"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k!r}: {_brief(v)}" for k, v in value.items()) + "}"
+    return repr(value)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerFinding(BriefRepr):
     """One layer, over the samples that need a correction.
 
-    name: as ``Reverser.layers`` has it. shape: of one sample. kind: a "map" has channels and positions in space (1 to 3
-    axes), "tokens" has channels per token, a "vector" neither. depth: reverse units between the output and the layer.
-    deviation: mean of ‖a* − â‖/‖â‖; reference_deviation: the same in the reference's metric, NaN without one.
-    wins: share of the samples for which the network run on from a* predicts the label (or meets the output target).
-    closed: mean share of the output's residual gone when the network runs on from a*.
-    by_class: (classes,) mean deviation of the samples of a class; NaN where none needs a correction.
-    channels: (channels,) share of the squared correction ‖a* − â‖² each channel carries, mean over samples; sums to 1.
-    channels_by_class: (classes, channels), the same for the samples of a class; zeros where there are none.
-    positions: (h, w), (length,) or (tokens,): the same share per position; size 0 for a vector.
-    fault: how much the layer looks like the place where the network goes wrong, see ``diagnosis/ranking.py``.
-    sensitivity: how much the correction a* − â changes, relative to its size, from a feature moved by a tenth of it.
+    Attributes:
+        name: as ``Reverser.layers`` has it.
+        shape: of one sample.
+        kind: a "map" has channels and positions in space (1 to 3 axes), "tokens" has channels per token, a "vector"
+            neither.
+        depth: reverse units between the output and the layer; 0 for the output.
+        deviation: mean of ‖a* − â‖/‖â‖.
+        reference_deviation: mean of the same change in standard deviations of the layer's features, NaN without a
+            reference.
+        wins: share of the samples for which the network run on from a* predicts the label (or meets the output target).
+        closed: mean share of the output's residual that is gone when the network runs on from a*.
+        by_class: (classes,), mean deviation of the samples of a class; NaN where none needs a correction.
+        channels: (channels,), share of the squared correction ‖a* − â‖² that each channel carries, mean over samples;
+            sums to 1.
+        channels_by_class: (classes, channels), the same for the samples of a class; zeros where there are none.
+        positions: (h, w), (length,) or (tokens,), the same share per position; size 0 for a vector.
+        fault: share of the loss that refitting this layer's weights alone takes back, on samples it was not fitted to
+            (``ranking.py``). The layer with the largest is the likeliest place of the fault.
+        sensitivity: how much the correction a* − â changes, relative to its size, when the feature it starts from is
+            moved at random by a tenth of it (``trust.py``).
+
+    Example:
+        >>> layer = diagnosis.layers[1]
+        >>> layer.name, layer.kind, layer.channels.shape
+        ('0', 'map', (4,))
+        >>> round(float(layer.channels.sum()), 6)
+        1.0
     """
 
     name: str
@@ -52,16 +85,34 @@ class LayerFinding:
     sensitivity: float
 
 
-@dataclass(frozen=True)
-class UnitFinding:
-    """One op of a walk back to the deepest layer, measured on some of the samples that need a correction.
+@dataclass(frozen=True, repr=False)
+class UnitFinding(BriefRepr):
+    """One op on the way back to the deepest layer; only for presets that make targets op by op (``preset="paper"``).
 
-    name, path, op, rule: as in the plan. layer: the diagnosed layer this unit arrives at, "" if none.
-    ccp_before, ccp, worst: ‖Φ(a) − t‖/‖t‖ at the anchor, at the solution (means) and at the worst sample.
-    fallback: share of samples for which the gate fell back. iterations: mean. deviation: mean ‖a − â‖/‖â‖.
-    rho: measured ‖R(t + ξ) − R(t)‖/‖ξ‖. epsilon: bound on the unit's own error, relative to ‖a − â‖.
-    bound: Theorem 2's bound on the error at this unit's input, relative to ‖a − â‖ there.
-    sigma_max, sigma_min: extreme singular values of a linear map (of a convolution: over frequencies); NaN for others.
+    Measured on some of the samples that need a correction. Φ is the op, t its target, a its answer, â its anchor.
+
+    Attributes:
+        name: of the unit, as in the plan.
+        path: the module it stands in.
+        op: the ATen op, or how many of them a block has.
+        rule: what reverses it.
+        layer: the diagnosed layer that this unit arrives at, "" if none.
+        ccp_before: mean of ‖Φ(â) − t‖/‖t‖, what is missing before.
+        ccp: mean of ‖Φ(a) − t‖/‖t‖, what is missing at the answer.
+        worst: the largest of these over the samples.
+        fallback: share of the samples for which the gate fell back.
+        iterations: mean.
+        deviation: mean of ‖a − â‖/‖â‖.
+        rho: measured ‖R(t + ξ) − R(t)‖/‖ξ‖, how much the unit amplifies an error of its target.
+        epsilon: bound on the unit's own error, relative to ‖a − â‖.
+        bound: Theorem 2's bound on the error at this unit's input, relative to ‖a − â‖ there.
+        sigma_max: largest singular value of a linear map (of a convolution: over frequencies); NaN for other ops.
+        sigma_min: the smallest.
+
+    Example:
+        >>> walked = frpt.diagnose(net, data, ["0"], preset="paper", gallery=0, progress=False)
+        >>> [unit.op for unit in walked.units]
+        ['linear', 'view', 'relu']
     """
 
     name: str
@@ -82,11 +133,21 @@ class UnitFinding:
     sigma_min: float
 
 
-@dataclass(frozen=True, eq=False)
-class PairFinding:
-    """Samples of class ``label`` taken for class ``predicted``.
+@dataclass(frozen=True, eq=False, repr=False)
+class PairFinding(BriefRepr):
+    """Samples of one class that are taken for another.
 
-    count: how many there are. deviation: by layer, mean. channels: by layer, (channels,) shares of the correction.
+    Attributes:
+        label: their class.
+        predicted: the class the network says.
+        count: how many there are.
+        deviation: layer → mean of ‖a* − â‖/‖â‖ over these samples.
+        channels: layer → (channels,), shares of the squared correction.
+
+    Example:
+        >>> pair = diagnosis.pairs[0]
+        >>> pair.count == int(diagnosis.confusion[pair.label, pair.predicted])
+        True
     """
 
     label: int
@@ -96,12 +157,16 @@ class PairFinding:
     channels: dict[str, Array]
 
 
-@dataclass(frozen=True, eq=False)
-class Response:
-    """Where a layer responds, for one sample: of the forward feature, the reconstructed one, and their difference.
+@dataclass(frozen=True, eq=False, repr=False)
+class Response(BriefRepr):
+    """Where a layer responds, for one sample: Grad-CAM of the forward feature, the reconstructed one, their difference.
 
-    Maps (h, w) in [0, 1] (Grad-CAM, each normalised by itself), or channel attributions (channels,) in [-1, 1] for a
-    vector; tokens as the grid they come from.
+    Attributes:
+        kind: of the layer.
+        forward: (h, w) in [0, 1], normalised by itself; for a vector (channels,) in [-1, 1], gradient times activation;
+            tokens as the grid they come from.
+        reconstructed: the same for the target a*.
+        difference: the same for a* − â.
     """
 
     kind: Kind
@@ -110,11 +175,23 @@ class Response:
     difference: Array
 
 
-@dataclass(frozen=True, eq=False)
-class Specimen:
-    """A sample to look at. index: in the data set. image: (h, w, 3) uint8, None if the input is no picture.
+@dataclass(frozen=True, eq=False, repr=False)
+class Specimen(BriefRepr):
+    """A sample to look at, with its response maps.
 
-    label, predicted: class ids, -1 without classes. deviation, closed, responses: by layer.
+    Attributes:
+        index: in the data set.
+        label: class id, -1 without classes.
+        predicted: class id, -1 without classes.
+        image: (h, w, 3) uint8, None if the input is no picture.
+        deviation: layer → ‖a* − â‖/‖â‖.
+        closed: layer → share of the output's residual that is gone.
+        responses: layer → where it responds.
+
+    Example:
+        >>> specimen = diagnosis.gallery[0]
+        >>> specimen.image.shape, sorted(specimen.responses)
+        ((8, 8, 3), ['0', 'out'])
     """
 
     index: int
@@ -126,11 +203,25 @@ class Specimen:
     responses: dict[str, Response]
 
 
-@dataclass(frozen=True, eq=False)
-class SampleTable:
-    """Numbers per sample. index, label, predicted: (n,) int; corrected: (n,) bool; the rest: (n, layers).
+@dataclass(frozen=True, eq=False, repr=False)
+class SampleTable(BriefRepr):
+    """Numbers per sample, in the order of the data set; n samples, l layers (output first).
 
-    reference_deviation: NaN without a reference.
+    Attributes:
+        index: (n,) int, in the data set.
+        label: (n,) int, class id, -1 without classes.
+        predicted: (n,) int, class id, -1 without classes.
+        corrected: (n,) bool, the samples that need a correction.
+        deviation: (n, l), ‖a* − â‖/‖â‖.
+        reference_deviation: (n, l), in standard deviations of the layer's features; NaN without a reference.
+        wins: (n, l) bool, the network run on from a* predicts the label.
+        closed: (n, l), share of the output's residual that is gone.
+
+    Example:
+        >>> table = diagnosis.samples
+        >>> len(table), table.deviation.shape
+        (40, (40, 2))
+        >>> wrong = table.index[table.corrected]
     """
 
     index: Array
@@ -148,19 +239,24 @@ class SampleTable:
 
 @dataclass(frozen=True)
 class Advice:
-    """Which layers can be trusted as l_R, output first, and why; no layer if none can."""
+    """Which layers can be trusted as l_R, the layer that post-training reconstructs.
+
+    Attributes:
+        layers: output first; () if none can.
+        reason: in a sentence.
+
+    Example:
+        >>> diagnosis.advice.layers
+        ('0',)
+    """
 
     layers: tuple[str, ...]
     reason: str
 
 
-@dataclass(frozen=True, eq=False)
-class Diagnosis:
-    """Where a network goes wrong. layers, units: output first. class_names: () where labels are no class ids.
-
-    score: accuracy, or the mean squared error where labels are no class ids. confusion: (classes, classes), a row per
-    label. ranking: layer names, the likeliest place of the fault first.
-    """
+@dataclass(frozen=True, eq=False, repr=False)
+class Findings:
+    """The fields of a ``Diagnosis``, which says what each of them is. What shows a diagnosis takes this class."""
 
     model: str
     preset: str
@@ -174,34 +270,5 @@ class Diagnosis:
     confusion: Array
     pairs: tuple[PairFinding, ...]
     samples: SampleTable
-    gallery: tuple[Specimen, ...] = field(default=())
-
-    def to_html(self, path: str | Path, *, title: str | None = None, results: Sequence[Run] = ()) -> Path:
-        """Write one self-contained page. results: comparisons, runs and trajectories to show on it as well."""
-        from frpt.diagnosis.report import to_html
-
-        return to_html(self, path, title=title, results=results)
-
-    def to_pandas(self, table: str = "layers") -> pd.DataFrame:
-        """A table: layers, units, classes, samples, channels or pairs."""
-        from frpt.diagnosis import tables
-
-        return tables.table(self, table)
-
-    def to_csv(self, folder: str | Path) -> list[Path]:
-        """Write all tables into a directory."""
-        from frpt.diagnosis import tables
-
-        return tables.write_csv(self, folder)
-
-    def plot(self, figure: str, *of: str | int, path: str | Path | None = None) -> Figure:
-        """A figure, also written to ``path`` (png, svg, pdf): deviation, classes, trust; channels and positions of a
-        layer; responses of a sample of the gallery; pair of a label and what it is taken for."""
-        from frpt.diagnosis.figures import plots
-
-        return plots.draw(self, figure, *of, path=path)
-
-    def __str__(self) -> str:
-        from frpt.diagnosis.text import text
-
-        return text(self)
+    gallery: tuple[Specimen, ...] = ()
+    reference: str = ""

@@ -1,4 +1,9 @@
-"""Response maps: Grad-CAM of the forward feature, the reconstructed one and their difference (paper IV-C2)."""
+"""Response maps: Grad-CAM of the forward feature, the reconstructed one and their difference (paper IV-C2).
+
+    map = ReLU( Σ_c  mean_p(∂score/∂a_cp) · a_c )        c: channels, p: positions
+
+``examination.py`` calls ``responses`` and ``picture`` for the gallery; ``grad_cam`` takes any layer and score.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from frpt.diagnosis.axes import Axes, axes
 from frpt.diagnosis.findings import Array, Response
+from frpt.diagnosis.layer_axes import LayerAxes, axes
 from frpt.embed import class_dim
 from frpt.errors import InputError, LabelError
 from frpt.graph.inputs import InputLike
@@ -20,8 +25,7 @@ from frpt.reverser import Reverser
 
 Score = int | Tensor
 """What is differentiated: a class, class ids like labels, or (floating-point) a direction shaped like the output."""
-_SMALLEST = 4
-"""Pixels along the shorter side of a picture."""
+_SMALLEST = 4  # pixels along the shorter side: a tensor of 3 × 3 × 3 is hardly a picture
 
 
 def grad_cam(
@@ -44,7 +48,7 @@ def grad_cam(
     return weighted(axes(rev, at, layouts), rev.batch_axis(at).front(a), rev.batch_axis(at).front(gradient), relu)
 
 
-def weighted(where: Axes, feature: Tensor, gradient: Tensor, relu: bool = True) -> Tensor:
+def weighted(where: LayerAxes, feature: Tensor, gradient: Tensor, relu: bool = True) -> Tensor:
     """Grad-CAM of a feature by a gradient, both (b, *where.shape): (b, *grid), or (b, c) for a vector."""
     work = torch.promote_types(feature.dtype, torch.float32)
     feature, gradient = feature.to(work), gradient.to(work)
@@ -52,20 +56,20 @@ def weighted(where: Axes, feature: Tensor, gradient: Tensor, relu: bool = True) 
         return where.split(gradient) * where.split(feature)
     mean = where.split(gradient).flatten(2).mean(2)
     field = where.on_grid(feature)
-    found = (mean.reshape(*mean.shape, *[1] * (field.dim() - 2)) * field).sum(1)
-    return found.relu() if relu else found
+    cam = (mean.reshape(*mean.shape, *[1] * (field.dim() - 2)) * field).sum(1)
+    return cam.relu() if relu else cam
 
 
 def responses(
     rev: Reverser,
     x: InputLike,
     y: Tensor,
-    found: Mapping[str, Reconstruction],
+    recs: Mapping[str, Reconstruction],
     *,
     layouts: Mapping[str, str] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Response]]:
-    """How every sample of a batch responds at every layer of ``found`` (``rev.reconstruct(x, y, at=[…])``).
+    """How every sample of a batch responds at every layer of ``recs`` (``rev.reconstruct(x, y, at=[…])``).
 
     The forward feature answers for the predicted class, the reconstructed one for the label. The difference a* − â is
     taken first, and weighted with the label's gradient at a*. Where labels are no class ids, the score is the output
@@ -73,7 +77,7 @@ def responses(
     volume the mean over its depth.
     """
     result: list[dict[str, Response]] = []
-    for layer, rec in found.items():
+    for layer, rec in recs.items():
         where, samples = axes(rev, layer, layouts), rev.batch_axis(layer)
         a, out = rev.run_on(x, layer, rec.anchor, kwargs=kwargs)
         predicted, label = _scores(rev, out.detach(), y)
@@ -95,19 +99,19 @@ def picture(x: Any, mean: float | Sequence[float] | None = None, std: float | Se
     [0, 1]; without them the sample's smallest value is black and its largest white. uint8 stays as it is.
     """
     for leaf in pytree.tree_leaves(x):
-        found = _image(leaf)
-        if found is None:
+        image = _image(leaf)
+        if image is None:
             continue
-        if found.dtype == torch.uint8:
-            shown = found
+        if image.dtype == torch.uint8:
+            shown = image
         elif mean is None and std is None:
-            shown = _byte(_stretched(found.nan_to_num().double()))
+            shown = _byte(_stretched(image.nan_to_num().double()))
         else:
             shift = torch.as_tensor(0.0 if mean is None else mean, dtype=torch.float64)
             scale = torch.as_tensor(1.0 if std is None else std, dtype=torch.float64)
-            if max(shift.numel(), scale.numel()) not in (1, found.shape[-1]):
-                raise InputError(f"mean and std have other channels than the picture's {found.shape[-1]}")
-            shown = _byte(found.nan_to_num().double() * scale + shift)
+            if max(shift.numel(), scale.numel()) not in (1, image.shape[-1]):
+                raise InputError(f"mean and std have other channels than the picture's {image.shape[-1]}")
+            shown = _byte(image.nan_to_num().double() * scale + shift)
         return shown.expand(*shown.shape[:2], 3).contiguous().numpy()
     return None
 
@@ -124,8 +128,8 @@ def _gradient(a: Tensor, total: Tensor) -> Tensor:
     """Samples do not see each other: the gradient of the sum holds every sample's own. Zero where none gets through."""
     if not total.requires_grad:
         return torch.zeros_like(a)
-    (found,) = torch.autograd.grad(total, a, allow_unused=True, materialize_grads=True)
-    return found
+    (gradient,) = torch.autograd.grad(total, a, allow_unused=True, materialize_grads=True)
+    return gradient
 
 
 def _total(rev: Reverser, out: Tensor, score: Score) -> Tensor:
@@ -172,14 +176,14 @@ def _are_classes(rev: Reverser, out: Tensor, y: Tensor) -> bool:
     return y.shape in (out.shape[:-1], out.shape[:1] + out.shape[2:])
 
 
-def _normalised(where: Axes, found: Tensor) -> Array:
+def _normalised(where: LayerAxes, maps: Tensor) -> Array:
     """Each sample by its own largest magnitude; what is zero stays zero. (b, h, w), or (b, c) for a vector."""
-    found = found.double()
+    maps = maps.double()
     if where.kind != "vector":
-        found = found.unsqueeze(1) if found.dim() == 2 else found
-        found = found.flatten(1, found.dim() - 3).mean(1) if found.dim() > 3 else found
-    largest = found.abs().flatten(1).amax(1).reshape(-1, *[1] * (found.dim() - 1))
-    result: Array = torch.where(largest > 0, found / largest, 0.0).float().cpu().numpy()
+        maps = maps.unsqueeze(1) if maps.dim() == 2 else maps
+        maps = maps.flatten(1, maps.dim() - 3).mean(1) if maps.dim() > 3 else maps
+    largest = maps.abs().flatten(1).amax(1).reshape(-1, *[1] * (maps.dim() - 1))
+    result: Array = torch.where(largest > 0, maps / largest, 0.0).float().cpu().numpy()
     return result
 
 

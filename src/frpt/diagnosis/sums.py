@@ -1,26 +1,69 @@
-"""Sums over batches: what a diagnosis keeps of a data set. Features are never kept, only numbers per sample."""
+"""What a diagnosis keeps of a data set: numbers per sample, sums per layer, and the file they are saved to meanwhile.
+
+Features are never kept. Per layer, over the samples that need a correction, the mean of the shares
+
+    s_c = Σ_p (a* − â)²_{cp} / ‖a* − â‖²        of channel c (and the same of position p)
+
+``examination.py`` adds batch after batch; ``trajectory.py`` uses the score alone. An interrupted diagnosis goes on from
+a ``PartialDiagnosis``, a safetensors file of these sums.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 from torch import Tensor
 
-from frpt.common.batch import BatchAxis
-from frpt.diagnosis.axes import Axes
+from frpt.common.batch_axis import BatchAxis
 from frpt.diagnosis.findings import Array, SampleTable
+from frpt.diagnosis.layer_axes import LayerAxes
+from frpt.embed import class_dim
+from frpt.errors import OptionError
+from frpt.files.atomic import write_atomic
+from frpt.files.digest import sha256_of_json
 from frpt.reverse.reconstruction import Reconstruction
+from frpt.reverser import Reverser
 
 _PAIRS = 4096
-"""Confused pairs of classes kept apart; of more classes than that gives, those that turn up first."""
+# Confused pairs of classes whose channels are summed apart: all pairs of 64 classes. With more classes the pairs that
+# turn up first are kept, so that memory stays bounded (4096 pairs × 512 channels × 8 bytes = 16 MiB a layer).
+_EVERY = 30.0
+# Seconds between two savings: chosen so that little is lost and little is written; it changes no result.
+_SETTINGS = "settings"
+
+
+def scored(rev: Reverser, out: Tensor, y: Tensor) -> tuple[str, Tensor]:
+    """The name of the score and its value for each sample: (b,).
+
+    "accuracy" is the share of a sample's labels that are predicted, NaN where all are ignored; "mse" the mean squared
+    error, where labels are no class ids.
+    """
+    y = y.to(out.device)
+    if y.is_floating_point() or y.shape == out.shape:
+        return "mse", (out.double() - y.double()).square().flatten(1).mean(1)
+    axis = class_dim(out, y) if rev.embedder.class_dim is None else rev.embedder.class_dim
+    counts = (y != rev.embedder.ignore_index).reshape(len(y), -1)
+    hit = (out.argmax(axis) == y).reshape(len(y), -1) & counts
+    return "accuracy", hit.sum(1).double() / counts.sum(1)
+
+
+def class_ids(out: Tensor, y: Tensor) -> Tensor | None:
+    """The labels, if there is one class id for each sample of an output (b, c)."""
+    ids = y.dim() == 1 and not y.is_floating_point() and out.dim() == 2 and y.shape[0] == out.shape[0]
+    return y.long() if ids else None
 
 
 class LayerTally:
     """One layer, over the samples that need a correction. Shares of ‖a* − â‖² per channel, class and position."""
 
-    def __init__(self, where: Axes, samples: BatchAxis, classes: int) -> None:
+    def __init__(self, where: LayerAxes, samples: BatchAxis, classes: int) -> None:
         self.where, self.samples = where, samples
         self.by_class = np.zeros((classes, where.channels))
         self.per_class = np.zeros(classes)
@@ -110,20 +153,20 @@ class SampleTally:
         labels: Tensor | None,
         predicted: Tensor | None,
         values: Tensor,
-        found: Mapping[str, Reconstruction],
+        recs: Mapping[str, Reconstruction],
     ) -> None:
         """labels, predicted: (b,) class ids, None where there are none. values: (b,), the sample's score."""
         none = torch.full((len(index),), -1)
-        recs = [found[name] for name in self.layers]
+        ordered = [recs[name] for name in self.layers]
         row = {
             "index": torch.as_tensor(list(index)),
             "label": none if labels is None else labels,
             "predicted": none if predicted is None else predicted,
-            "corrected": recs[0].corrected,
-            "deviation": torch.stack([r.deviation.float() for r in recs], 1),
-            "reference_deviation": torch.stack([_in_reference(r) for r in recs], 1),
-            "wins": torch.stack([r.wins for r in recs], 1),
-            "closed": torch.stack([r.closed.float() for r in recs], 1),
+            "corrected": ordered[0].corrected,
+            "deviation": torch.stack([r.deviation.float() for r in ordered], 1),
+            "reference_deviation": torch.stack([_in_reference(r) for r in ordered], 1),
+            "wins": torch.stack([r.wins for r in ordered], 1),
+            "closed": torch.stack([r.closed.float() for r in ordered], 1),
             "value": values,
         }
         self.extend({name: value.cpu().numpy() for name, value in row.items()})
@@ -154,5 +197,49 @@ class SampleTally:
 
 def _in_reference(rec: Reconstruction) -> Tensor:
     """The deviation in the reference's metric: (b,), NaN without one."""
-    found = rec.reference_deviation
-    return torch.full_like(rec.deviation, torch.nan).float() if found is None else found.float()
+    inside = rec.reference_deviation
+    return torch.full_like(rec.deviation, torch.nan).float() if inside is None else inside.float()
+
+
+class PartialDiagnosis:
+    """A file that holds named arrays, and what they belong to; it is refused for another model, layers or data set."""
+
+    def __init__(self, path: str | Path | None, settings: Mapping[str, Any]) -> None:
+        self.path = None if path is None else Path(path)
+        self.settings = sha256_of_json(dict(settings))
+        self._last = time.monotonic()
+
+    def load(self) -> dict[str, Array]:
+        """What was saved; nothing if there is no file yet."""
+        if self.path is None or not self.path.exists():
+            return {}
+        try:
+            with safe_open(self.path, framework="np") as file:
+                metadata = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise OptionError(f"{str(self.path)!r} is no saved diagnosis: {error}. Name another file.") from error
+        if metadata.get(_SETTINGS) != self.settings:
+            raise OptionError(
+                f"{str(self.path)!r} was saved by a diagnosis of another model, with other weights, layers, options or "
+                "another data set; name another file, or remove it to start again"
+            )
+        return arrays
+
+    @property
+    def due(self) -> bool:
+        """Whether half a minute has passed since the last saving."""
+        return self.path is not None and time.monotonic() - self._last > _EVERY
+
+    def save(self, arrays: Mapping[str, Array]) -> None:
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        held = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+        write_atomic(self.path, save(held, {_SETTINGS: self.settings}))
+        self._last = time.monotonic()
+
+    def done(self) -> None:
+        """The file is of no more use."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)

@@ -1,4 +1,7 @@
-"""diagnose(): one pass over the data set, then a closer look at some of its samples."""
+"""``frpt.diagnose``: which layers, measured how, then one pass over the data set and closer looks at some samples.
+
+Users call it; so does the command line. The work is done in ``examination.py``, what comes out is a ``Diagnosis``.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,23 @@ from typing import Any, Literal, Unpack
 from torch import nn
 
 from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
-from frpt.diagnosis.findings import Diagnosis
-from frpt.diagnosis.layers import chosen
-from frpt.diagnosis.look import REFIT, Look
-from frpt.diagnosis.partial import Checkpoint
+from frpt.diagnosis import ranking
+from frpt.diagnosis.diagnosis import Diagnosis
+from frpt.diagnosis.examination import Examination
+from frpt.diagnosis.sums import PartialDiagnosis
 from frpt.diagnosis.trust import advise
-from frpt.errors import OptionError
+from frpt.errors import FrptError, OptionError
 from frpt.files.digest import options_of, sha256_of_item, weights_of
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reference import Reference
 from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
 
-_EXAMPLE, _REFERENCE = 8, 512
-"""Samples to capture the network with, and to fit a reference to."""
-_BATCH = 1024
-"""Most samples looked at together: more are no faster."""
+_EXAMPLE = 8  # samples to capture the network with; any number above one does
+_REFERENCE = 512  # samples to fit a reference to: the default of Reference.fit
+_BATCH = 1024  # most samples together: more were no faster and took more memory (benchmarks/diagnose.py)
+_MOST = 12  # layers diagnosed where the user names none: as many rows as a figure shows well; a choice, not measured
+_LEAST = 2  # modules that a level of nesting has to have for its modules to be these layers
 
 
 def diagnose(
@@ -43,19 +47,46 @@ def diagnose(
     batch_size: int | None = None,
     workers: int = 0,
     seed: int = 0,
-    checkpoint: str | Path | None = None,
+    partial: str | Path | None = None,
     progress: bool = True,
     **options: Unpack[UnmeasuredOptions],
 ) -> Diagnosis:
     """Where a network goes wrong: how far its layers are from what the rest needs, on which samples, and why.
 
-    model: the network, or a Reverser on it. dataset: map-style, pairs (inputs, label). at: layers, by default the
-    outermost modules; the output is always among them. reference: how features vary; by default the Reverser's, or
-    one fitted to 512 of these samples; False does without.
-    samples: look at so many, evenly spaced, instead of all. gallery: samples shown with response maps; pairs:
-    confused pairs of classes looked into. mean, std: of the inputs' normalisation, to show them as pictures. layouts:
-    "channels_first" or "channels_last" for layers whose axes are taken wrongly. checkpoint: a file that an interrupted
-    diagnosis goes on from. options: those of ``Reverser``, where the network was given. The model is not changed.
+    Args:
+        model: the trained network, or a Reverser on it; it is not changed.
+        dataset: map-style, pairs (inputs, label).
+        at: layers; by default the outermost modules. The output is always among them.
+        class_names: one for each class; their numbers by default.
+        reference: how features vary. By default the Reverser's, or one fitted to 512 of these samples, and targets are
+            the likeliest features in which the label wins; False does without, and targets are the least change.
+        samples: look at so many, evenly spaced, instead of all.
+        gallery: samples shown with response maps, those that move most.
+        pairs: confused pairs of classes to look into, the most frequent.
+        mean: of the inputs' normalisation, to show them as pictures.
+        std: the same.
+        layouts: layer → "channels_first" or "channels_last", where its axes are taken wrongly.
+        batch_size: samples reconstructed together; by default as many as fit into 64 MiB.
+        workers: processes that load samples.
+        seed: of the choice of samples that are looked at more closely.
+        partial: a file for half-done work. An interrupted diagnosis leaves it behind, the same call goes on from it,
+            and it is removed at the end.
+        progress: show a bar.
+        **options: those of ``Reverser`` (preset, embed, margin, output, class_dim, blocks), where the network is given.
+
+    Returns:
+        The diagnosis: findings per layer, class, sample, channel and pair, in words, tables and figures.
+
+    Raises:
+        OptionError: for options out of range, class names that are too many or too few, a layer named twice, or a
+            partial file of another diagnosis.
+        UnknownLayerError: for a layer that is not there.
+
+    Example:
+        >>> diagnosis = frpt.diagnose(net, data, at=["0"], gallery=4, progress=False)
+        >>> diagnosis.score_name, round(diagnosis.score, 2), [layer.name for layer in diagnosis.layers]
+        ('accuracy', 0.25, ['out', '0'])
+        >>> page = diagnosis.to_html(folder / "report.html")
     """
     _check(samples, gallery, pairs, batch_size)
     network = network_of(model, options)
@@ -63,31 +94,31 @@ def diagnose(
     looked = range(source.count) if samples is None else spread(source.count, samples)
     example = next(iter(source.batches([looked[:_EXAMPLE]], _EXAMPLE)))[1]
     rev = make_reverser(model, example, options)
-    layers = chosen(rev, at)
+    layers = _chosen_layers(rev, at)
     if strange := set(layouts or {}) - set(layers):
         raise OptionError(f"layouts names {', '.join(map(repr, sorted(strange)))}, not among the layers {layers}")
     rev, measure = _with_reference(rev, source, layers, reference, seed, progress)
     size = batch_size or fitting_batch(source, map(rev.sample_shape, layers), _BATCH)
-    look = Look(rev, source, layers, layouts, class_names)
-    saved = Checkpoint(checkpoint, {**_settings(rev, source, layers, looked, size), "reference": measure})
+    exam = Examination(rev, source, layers, layouts, class_names)
+    saved = PartialDiagnosis(partial, {**_settings(rev, source, layers, looked, size), "reference": measure})
     with Progress("diagnosing", len(looked), shown=progress) as bar:
-        table = look.over(looked, size, bar, saved)
-        confusion = look.confusion(table)
+        table = exam.pass_over(looked, size, bar, saved)
+        confusion = exam.confusion(table)
         bar.describe("trust")
-        trusted = look.trust(table, seed)
+        trusted = exam.trust(table, seed)
         bar.describe("ranking layers")
-        faults = look.faults(looked, min(size, REFIT), seed)
+        faults = exam.faults(looked, min(size, ranking.SAMPLES), seed)
         bar.describe("response maps")
-        shown = look.gallery(table, gallery, mean, std)
-        confused = look.pairs(table, confusion, pairs)
+        shown = exam.gallery(table, gallery, mean, std)
+        confused = exam.pairs(table, confusion, pairs)
     saved.done()
-    findings = look.findings(table, faults, trusted)
+    findings = exam.findings(table, faults, trusted)
     return Diagnosis(
         model=type(network).__name__,
         preset=rev.preset.name,
-        class_names=look.class_names,
-        score_name=look.score_name,
-        score=look.rows.score,
+        class_names=exam.class_names,
+        score_name=exam.score_name,
+        score=exam.rows.score,
         layers=findings,
         units=trusted.units,
         ranking=tuple(sorted(layers, key=lambda name: -faults[name])),
@@ -96,7 +127,43 @@ def diagnose(
         pairs=confused,
         samples=table,
         gallery=shown,
+        reference=_fitted_to(rev),
     )
+
+
+def _chosen_layers(rev: Reverser, at: str | Sequence[str] | None) -> list[str]:
+    """The layers asked for and the output, output first; without any, the outermost modules of the network."""
+    if at is None:
+        names = _outermost(rev)
+    else:
+        names = [at] if isinstance(at, str) else list(at)
+        if len(set(names)) != len(names):
+            raise OptionError(f"at names a layer twice: {names}")
+        for name in names:
+            rev.plan(name)
+    names = sorted(dict.fromkeys([OUTPUT, *names]), key=lambda name: len(rev.plan(name)))
+    return [name for name in names if name == OUTPUT or len(rev.plan(name))]
+
+
+def _outermost(rev: Reverser) -> list[str]:
+    """Modules at the first level of nesting with at least two that can be walked back to; at most twelve of them."""
+    modules = {name for name, _ in rev.model.named_modules() if name}
+    names = [name for name in rev.layers if name in modules]
+    reachable: list[str] = []
+    for level in range(1, 1 + max((name.count(".") + 1 for name in names), default=0)):
+        reachable = [name for name in names if name.count(".") + 1 == level and _reachable(rev, name)]
+        if len(reachable) >= _LEAST:
+            break
+    return [reachable[i] for i in spread(len(reachable), _MOST)] if reachable else []
+
+
+def _reachable(rev: Reverser, name: str) -> bool:
+    """Whether there is a way back to a layer, with samples to tell apart."""
+    try:
+        rev.batch_axis(name)
+        return len(rev.plan(name)) > 0
+    except FrptError:
+        return False
 
 
 def _with_reference(
@@ -123,10 +190,15 @@ def _with_reference(
     return rev.measured_by(own), f"{_REFERENCE} samples, seed {seed}"
 
 
+def _fitted_to(rev: Reverser) -> str:
+    """What the Reverser's reference was fitted to, in words; "" without one."""
+    return f"{rev.reference.samples:,} samples" if isinstance(rev.reference, Reference) else ""
+
+
 def _settings(
     rev: Reverser, source: LabelledSamples, layers: Sequence[str], looked: Sequence[int], size: int
 ) -> dict[str, Any]:
-    """What a saved diagnosis belongs to."""
+    """What a partial file belongs to."""
     weights = weights_of(rev.model)
     first, last = (sha256_of_item(source.item(i)[0]) for i in (looked[0], looked[-1]))
     return {

@@ -1,4 +1,9 @@
-"""Deviation against accuracy along training (paper IV-C1)."""
+"""Deviation against accuracy along training (paper IV-C1), and the weights of one architecture from dicts and files.
+
+For each checkpoint of a model: its score over a data set, and per layer the mean of ‖a* − â‖/‖â‖ over the samples that
+need a correction. Their correlation over checkpoints says whether a layer's deviation falls while the network learns.
+Users call ``along_training``; ``figures/curves.py`` and ``report/runs.py`` show what it returns.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +11,44 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
+import torch
+from safetensors.torch import load_file
 from scipy import stats
-from torch import nn
+from torch import Tensor, nn
 
-from frpt.common.text import table
+from frpt.common.text import html_table, table
 from frpt.datasets.labelled import LabelledSamples
-from frpt.diagnosis.checkpoints import Checkpoint, named, weights
 from frpt.diagnosis.findings import Array
-from frpt.diagnosis.score import scored
-from frpt.errors import OptionError, UnknownLayerError
+from frpt.diagnosis.sums import scored
+from frpt.errors import CheckpointError, OptionError, UnknownLayerError
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
     from matplotlib.figure import Figure
+
+WeightsLike = Mapping[str, Any] | nn.Module | str | Path
+"""Weights of a model: a state dict, a module that has them, or a file."""
+_SHOWN = 3  # names in an error message; the rest is counted
+_INSIDE = ("state_dict", "model_state_dict", "model")  # where training scripts keep the weights in a file of more
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Pearson's and Spearman's correlation of deviation and score over checkpoints, with two-sided p-values."""
+    """How deviation and score go together over checkpoints.
+
+    Attributes:
+        pearson: Pearson's r.
+        pearson_p: its two-sided p-value.
+        spearman: Spearman's ρ.
+        spearman_p: its two-sided p-value.
+    """
 
     pearson: float
     pearson_p: float
@@ -39,9 +56,27 @@ class Correlation:
     spearman_p: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trajectory:
-    """Several checkpoints of one model. score: (k,); deviation: (k, layers), mean over samples to be corrected."""
+    """Several checkpoints of one model: what ``frpt.along_training`` returns.
+
+    Attributes:
+        checkpoints: their names, in the order given.
+        layers: names of layers.
+        score_name: "accuracy", or "mse" where labels are no class ids.
+        score: (k,), of each checkpoint.
+        deviation: (k, layers), mean of ‖a* − â‖/‖â‖ over the samples that need a correction; NaN where none does.
+
+    Example:
+        >>> trajectory
+        relative deviation along 2 checkpoints
+        checkpoint    accuracy  0
+        ------------  --------  ...
+        start         0.25      ...
+        end           ...
+        Pearson r               -
+        Spearman rho            -
+    """
 
     checkpoints: tuple[str, ...]
     layers: tuple[str, ...]
@@ -50,7 +85,21 @@ class Trajectory:
     deviation: Array
 
     def correlation(self, layer: str) -> Correlation:
-        """Of deviation and score at a layer; NaN with fewer than 3 checkpoints, or where either never changes."""
+        """The correlation of deviation and score at a layer.
+
+        Args:
+            layer: one of ``layers``.
+
+        Returns:
+            The correlation; NaN with fewer than 3 checkpoints, or where deviation or score never changes.
+
+        Raises:
+            UnknownLayerError: for another layer.
+
+        Example:
+            >>> trajectory.correlation("0").pearson
+            nan
+        """
         if layer not in self.layers:
             raise UnknownLayerError(layer, self.layers)
         deviation = self.deviation[:, self.layers.index(layer)]
@@ -62,7 +111,15 @@ class Trajectory:
         return Correlation(float(r.statistic), float(r.pvalue), float(rho.statistic), float(rho.pvalue))
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row per checkpoint and layer."""
+        """A data frame with a row per checkpoint and layer.
+
+        Returns:
+            Columns "checkpoint", "layer", the score's name and "deviation".
+
+        Example:
+            >>> list(trajectory.to_pandas().columns)
+            ['checkpoint', 'layer', 'accuracy', 'deviation']
+        """
         import pandas as pd
 
         rows = [
@@ -73,21 +130,48 @@ class Trajectory:
         return pd.DataFrame(rows, columns=["checkpoint", "layer", self.score_name, "deviation"])
 
     def figure(self, path: str | Path | None = None) -> Figure:
-        """Score against deviation, a panel per layer, with their correlations. path: where to write it, if anywhere."""
+        """Score against deviation, a panel per layer, with their correlations.
+
+        Args:
+            path: a file to write it to as well: .png, .svg or .pdf.
+
+        Returns:
+            The figure, which belongs to no window.
+
+        Raises:
+            OptionError: for another kind of file.
+
+        Example:
+            >>> figure = trajectory.figure(folder / "trajectory.png")
+        """
         from frpt.diagnosis.figures.curves import trajectory
 
         return trajectory(self, path)
 
     def __str__(self) -> str:
+        return f"{self._caption}\n{table(*self._cells())}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(self._caption, *self._cells())
+
+    @property
+    def _caption(self) -> str:
+        return f"relative deviation along {len(self.checkpoints)} checkpoints"
+
+    def _cells(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings, and a row per checkpoint with the correlations below."""
         head = ("checkpoint", self.score_name, *self.layers)
         rows = [
             (name, f"{self.score[i]:.4g}", *(f"{d:.3g}" for d in self.deviation[i]))
             for i, name in enumerate(self.checkpoints)
         ]
-        found = [self.correlation(layer) for layer in self.layers]
-        rows.append(("Pearson r", "", *(_tested(c.pearson, c.pearson_p) for c in found)))
-        rows.append(("Spearman rho", "", *(_tested(c.spearman, c.spearman_p) for c in found)))
-        return f"relative deviation along {len(self.checkpoints)} checkpoints\n" + table(head, rows)
+        correlations = [self.correlation(layer) for layer in self.layers]
+        rows.append(("Pearson r", "", *(_tested(c.pearson, c.pearson_p) for c in correlations)))
+        rows.append(("Spearman rho", "", *(_tested(c.spearman, c.spearman_p) for c in correlations)))
+        return head, rows
 
 
 def _tested(value: float, p: float) -> str:
@@ -96,7 +180,7 @@ def _tested(value: float, p: float) -> str:
 
 def along_training(
     model: nn.Module | Reverser,
-    checkpoints: Iterable[Checkpoint] | Mapping[str, Checkpoint],
+    checkpoints: Iterable[WeightsLike] | Mapping[str, WeightsLike],
     dataset: Any,
     at: str | Sequence[str],
     *,
@@ -107,21 +191,41 @@ def along_training(
 ) -> Trajectory:
     """Score and relative deviation ‖a* − â‖/‖â‖ at layers, of several checkpoints of one model.
 
-    checkpoints: state dicts, modules or files (.safetensors, or state dicts in .pt and .pth; a directory holds
-    ``model.safetensors``), in a list or by name. Each goes into a copy of the model, which stays as it is.
-    dataset: map-style, pairs (inputs, label). The score is the accuracy, or the mean squared error where labels are no
-    class ids. model: the network, or a Reverser on it, whose options hold; its reference does not, it belongs to one
-    checkpoint's weights. options: those of ``Reverser``, where the network was given.
+    Args:
+        model: the architecture, or a Reverser on it, whose options hold (its reference does not: that belongs to one
+            checkpoint's weights). Checkpoints are loaded into a copy, it stays as it is.
+        checkpoints: state dicts, modules or files (.safetensors, or state dicts in .pt and .pth; a directory holds
+            ``model.safetensors``), in a list or by name.
+        dataset: map-style, pairs (inputs, label).
+        at: a layer or several.
+        batch_size: samples reconstructed together.
+        workers: processes that load samples.
+        progress: show a bar.
+        **options: those of ``Reverser``, where the network was given.
+
+    Returns:
+        The score (accuracy, or the mean squared error where labels are no class ids) and the deviations of every
+        checkpoint, with their correlations.
+
+    Raises:
+        CheckpointError: for weights that cannot be read or do not fit the model; all are looked at before any work.
+        OptionError: for no checkpoint or no layer.
+
+    Example:
+        >>> checkpoints = {"start": start, "end": net.state_dict()}
+        >>> trajectory = frpt.along_training(net, checkpoints, data, at="0", progress=False)
+        >>> trajectory.deviation.shape
+        (2, 1)
     """
     layers = [at] if isinstance(at, str) else list(at)
     if not layers:
         raise OptionError("at names no layer; pass at least one")
     if batch_size < 1:
         raise OptionError(f"batch_size must be positive, got {batch_size}")
-    given = named(checkpoints)
+    given = _named(checkpoints)
     copy = deepcopy(network_of(model, options)).eval()
     for name, checkpoint in given.items():  # all of them before any work
-        weights(name, checkpoint, copy)
+        _weights(name, checkpoint, copy)
     first = next((p for p in copy.parameters()), None)
     source = LabelledSamples(dataset, workers, None if first is None else first.device)
     example = next(iter(source.batches([range(min(batch_size, source.count))], batch_size)))[1]
@@ -129,7 +233,7 @@ def along_training(
     with Progress("", len(given) * source.count, shown=progress) as bar:
         for name, checkpoint in given.items():
             bar.describe(name)
-            copy.load_state_dict(weights(name, checkpoint, copy))
+            copy.load_state_dict(_weights(name, checkpoint, copy))
             if isinstance(model, Reverser):
                 rev = model.on(copy).measured_by(None)
             else:
@@ -162,11 +266,98 @@ class _Sums:
 def _measure(rev: Reverser, source: LabelledSamples, layers: list[str], batch_size: int, bar: Progress) -> _Sums:
     sums = _Sums(deviations=dict.fromkeys(layers, 0.0))
     for part, x, y in source.batches([range(source.count)], batch_size):
-        found = rev.reconstruct(x, y, at=[OUTPUT, *(n for n in layers if n != OUTPUT)])
-        sums.name, values = scored(rev, found[OUTPUT].anchor, y)
+        recs = rev.reconstruct(x, y, at=[OUTPUT, *(n for n in layers if n != OUTPUT)])
+        sums.name, values = scored(rev, recs[OUTPUT].anchor, y)
         sums.total, sums.seen = sums.total + float(values.nansum()), sums.seen + int(values.isfinite().sum())
-        sums.corrected += int(found[OUTPUT].corrected.sum())
+        sums.corrected += int(recs[OUTPUT].corrected.sum())
         for layer in layers:
-            sums.deviations[layer] += float(found[layer].deviation[found[layer].corrected].sum())
+            sums.deviations[layer] += float(recs[layer].deviation[recs[layer].corrected].sum())
         bar.advance(len(part))
     return sums
+
+
+def _named(checkpoints: Iterable[WeightsLike] | Mapping[str, WeightsLike]) -> dict[str, WeightsLike]:
+    """The checkpoints by name: as given, by their files' names where those differ, else by number."""
+    if isinstance(checkpoints, Mapping):
+        if any(isinstance(v, Tensor) for v in checkpoints.values()):
+            raise OptionError("checkpoints is a single state dict; pass a list of them")
+        by_name = dict(checkpoints)
+    elif isinstance(checkpoints, str | Path | nn.Module):
+        raise OptionError("checkpoints must be several; pass a list of state dicts, modules or paths")
+    else:
+        items = list(checkpoints)
+        names = [Path(c).stem if isinstance(c, str | Path) else str(i) for i, c in enumerate(items)]
+        unique = len(set(names)) == len(names)
+        by_name = {name if unique else str(i): c for i, (name, c) in enumerate(zip(names, items, strict=True))}
+    if not by_name:
+        raise OptionError("there are no checkpoints; pass at least one")
+    return by_name
+
+
+def _weights(name: str, checkpoint: WeightsLike, model: nn.Module) -> dict[str, Tensor]:
+    """The state dict of a checkpoint, checked to fit the model."""
+    if isinstance(checkpoint, nn.Module):
+        state: Any = checkpoint.state_dict()
+    elif isinstance(checkpoint, str | Path):
+        state = _read(name, Path(checkpoint))
+    else:
+        state = checkpoint
+    for key in _INSIDE:
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
+    if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in _tensors(state).values()):
+        raise CheckpointError(f"the checkpoint {name!r} is no state dict: {type(state).__name__}")
+    if differences := _differences(_tensors(state), model):
+        listing = "".join(f"\n  - {text}" for text in differences)
+        raise CheckpointError(
+            f"the checkpoint {name!r} does not fit the model ({type(model).__name__}):{listing}\n"
+            "Pass the model it was made with."
+        )
+    return dict(state)
+
+
+def _tensors(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a state dict holds but for modules' extra state, which may be anything."""
+    return {k: v for k, v in state.items() if not str(k).endswith("_extra_state")}
+
+
+def _read(name: str, path: Path) -> Any:
+    file = path / "model.safetensors" if path.is_dir() else path
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        if file.suffix in (".pt", ".pth"):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises pickle's own, and others, for what is no plain data
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise CheckpointError(
+            f"the checkpoint {name!r} ({path}) cannot be read: {type(error).__name__}: {reason} Weights are read from "
+            "safetensors, or from a state dict that torch.save wrote; nothing else in a file is run."
+        ) from error
+    raise CheckpointError(
+        f"the checkpoint {name!r} ({path}) is no .safetensors, .pt or .pth file; load it yourself and pass its state "
+        "dict"
+    )
+
+
+def _differences(state: Mapping[str, Tensor], model: nn.Module) -> list[str]:
+    """What keeps weights from fitting a model, in words; nothing if they fit."""
+    own: dict[str, Tensor] = _tensors(model.state_dict())
+    missing, more = [k for k in own if k not in state], [k for k in state if k not in own]
+    shapes = [
+        f"{k} has the shape {tuple(state[k].shape)}, the model's {tuple(own[k].shape)}"
+        for k in own
+        if k in state and state[k].shape != own[k].shape
+    ]
+    bad = [
+        f"{k} holds NaN or infinity"
+        for k, _ in model.named_parameters()
+        if k in state and state[k].is_floating_point() and not bool(torch.isfinite(state[k]).all())
+    ]
+    named = [f"{what} {_few(keys)}" for what, keys in (("it lacks", missing), ("it also has", more)) if keys]
+    return named + [_few(texts) for texts in (shapes, bad) if texts]
+
+
+def _few(items: list[str]) -> str:
+    rest = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return ", ".join(items[:_SHOWN]) + rest

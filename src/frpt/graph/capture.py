@@ -19,7 +19,7 @@ from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.errors import CaptureError, EvalModeWarning, FrptError, InputError
 from frpt.graph.inputs import Inputs, Picked, Picker
 from frpt.graph.layout import batch_axis_in

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 
 
 def batch_axis_in(node: Node, symbol: Any, batch: int, from_input: set[Node]) -> BatchAxis | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from frpt.common.batch import BatchAxis, relative
+from frpt.common.batch_axis import BatchAxis, relative
 from frpt.embed import Embedder
 from frpt.graph.inputs import Inputs
 from frpt.graph.plan import Plan

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.errors import InputError, NonFiniteError
 from frpt.graph.capture import Captured, is_shape, where
 from frpt.graph.inputs import Inputs

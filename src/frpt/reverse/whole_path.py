@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.common.clock import Clock
 from frpt.embed import Embedder
 from frpt.errors import ReferenceMismatchError

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.errors import OptionError
 from frpt.options import Gate, Preset
 from frpt.solvers.base import UNBOUNDED, Range, Solution, UnitAxes, per_system

@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from frpt.common.batch import BatchAxis, relative
+from frpt.common.batch_axis import BatchAxis, relative
 from frpt.errors import NonFiniteError
 
 

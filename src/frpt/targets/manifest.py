@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.errors import StoreError
 from frpt.files.digest import sha256_of_bytes
 

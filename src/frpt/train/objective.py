@@ -11,20 +11,22 @@ import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from frpt.common.batch import BatchAxis, relative
+from frpt.common.batch_axis import BatchAxis, relative
 from frpt.errors import NonFiniteError, OptionError
 from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.reverser import Reverser
 from frpt.train.batches import TrainingBatch, as_taken, rows_of
 from frpt.train.metrics import TaskLoss, check_labels
 from frpt.train.tap import FeatureTap
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 BOUNDS = (1e-5, 10.0)
 """Of λ: the paper's (III-A)."""

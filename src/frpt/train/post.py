@@ -11,10 +11,9 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
@@ -30,6 +29,9 @@ from frpt.train.prepare import Places, Ready, Request, Targets, prepare
 from frpt.train.result import Epoch, Result, RunLog, Tally
 from frpt.train.resume import Partial
 from frpt.train.training import ShortOptions, Training, sort_options
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 _VAL = 2**32
 """Stands for the epoch in the random stream of the validation set; no run has so many."""

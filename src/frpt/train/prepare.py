@@ -12,10 +12,9 @@ from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from frpt.datasets.labelled import spread
@@ -40,6 +39,9 @@ from frpt.train.objective import (
 )
 from frpt.train.tap import FeatureTap
 from frpt.train.training import Training, check_whole
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 ONLINE, ANCHOR = "online", "anchor"
 _LOOKS = 64  # validation samples whose labels are looked at before any work: a choice, one batch of the default size
@@ -251,6 +253,8 @@ def _supervision(
 
 def make_fabric(given: Fabric | None, training: Training, model: nn.Module) -> Fabric:
     """The fabric given, or one as the training says; under torchrun with a process for each of its ranks. Launched."""
+    from lightning_fabric import Fabric  # takes seconds to load: when training begins, and no earlier
+
     fabric = given
     if fabric is None:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))

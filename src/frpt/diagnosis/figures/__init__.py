@@ -1,1 +1,1 @@
-"""The figures of a diagnosis."""
+"""The figures of a diagnosis: ``plots`` of one network, ``curves`` of several runs, both on a ``canvas``."""

@@ -1,4 +1,7 @@
-"""What all figures share: a sheet, colours that colour-blind readers can tell apart, and the file it goes to."""
+"""What all figures share: a sheet, colours that colour-blind readers can tell apart, and the file it goes to.
+
+Used by ``plots``, ``curves`` and the figures of ``frpt_paper``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Figures of runs: deviation along training, and arms of post-training compared over seeds."""
+"""Figures of runs: deviation along training, and arms of post-training compared over seeds.
+
+Called by ``Trajectory.figure`` and through ``plots``. What is drawn comes in as a protocol: nothing that trains is
+imported here.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,24 @@ from matplotlib.figure import Figure
 
 from frpt.diagnosis.figures.canvas import CYCLE, HEAT, drawn, sheet
 from frpt.diagnosis.findings import Array
-from frpt.diagnosis.trajectory import Trajectory
 
-_COLUMNS = 4
+_COLUMNS = 4  # panels in a row, so that a panel stays as wide as a column of a paper
+
+
+class Followed(Protocol):
+    """What ``frpt.along_training`` returns: a protocol, since a ``Trajectory`` draws itself with this module."""
+
+    @property
+    def checkpoints(self) -> tuple[str, ...]: ...
+    @property
+    def layers(self) -> tuple[str, ...]: ...
+    @property
+    def score_name(self) -> str: ...
+    @property
+    def score(self) -> Array: ...
+    @property
+    def deviation(self) -> Array: ...
+    def correlation(self, layer: str, /) -> Any: ...
 
 
 class Compared(Protocol):
@@ -35,7 +54,7 @@ class Compared(Protocol):
 
 
 @drawn
-def trajectory(t: Trajectory, path: str | Path | None = None) -> Figure:
+def trajectory(t: Followed, path: str | Path | None = None) -> Figure:
     """Score against relative deviation over checkpoints, a panel per layer, with their correlations (paper IV-C1)."""
     columns = min(len(t.layers), _COLUMNS)
     rows = math.ceil(len(t.layers) / columns)
@@ -95,15 +114,13 @@ def comparison(c: Compared, path: str | Path | None = None) -> Figure:
     return figure
 
 
-def _difference(ax: Axes, x: int, found: Any, colour: str) -> None:
+def _difference(ax: Axes, x: int, gap: Any, colour: str) -> None:
     """Seeds as dots, beside them the mean with its interval."""
-    values: Array = np.asarray(found.values, float)
+    values: Array = np.asarray(gap.values, float)
     ax.plot(np.full(len(values), x - 0.12), values, "o", color=colour, ms=4.5, alpha=0.55, mew=0)
-    if math.isfinite(found.low):
-        ax.errorbar(
-            x + 0.12, found.mean, [[found.mean - found.low], [found.high - found.mean]], color=colour, capsize=4
-        )
-    ax.plot(x + 0.12, found.mean, "D", color=colour, ms=5.5, mec="white", mew=0.6)
+    if math.isfinite(gap.low):
+        ax.errorbar(x + 0.12, gap.mean, [[gap.mean - gap.low], [gap.high - gap.mean]], color=colour, capsize=4)
+    ax.plot(x + 0.12, gap.mean, "D", color=colour, ms=5.5, mec="white", mew=0.6)
 
 
 def _value(metric: float | None) -> float:

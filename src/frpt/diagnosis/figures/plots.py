@@ -1,4 +1,7 @@
-"""Figures of a diagnosis, one call each. Each returns a ``Figure``; ``path`` writes it as .png, .svg or .pdf."""
+"""Figures of a diagnosis, one call each. Each returns a ``Figure``; ``path`` writes it as .png, .svg or .pdf.
+
+``Diagnosis.plot`` calls them by name through ``draw``.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from matplotlib.figure import Figure
 
 from frpt.diagnosis.figures.canvas import BLUE, GLOW, GREY, ORANGE, RED, SKY, drawn, heat, listed, sheet, short
 from frpt.diagnosis.figures.curves import comparison, trajectory
-from frpt.diagnosis.findings import Array, Diagnosis, LayerFinding, Specimen
-from frpt.diagnosis.tables import class_name
-from frpt.diagnosis.trust import STEADY, WINS
+from frpt.diagnosis.findings import Array, Findings, LayerFinding, Specimen
+from frpt.diagnosis.report.words import class_name
+from frpt.diagnosis.trust import TRUST
 from frpt.errors import OptionError, UnknownLayerError
 
 __all__ = [
@@ -26,16 +29,14 @@ __all__ = [
 ]  # fmt: skip
 
 Where = str | Path | None
-_WIDE = 30.0
-"""Ratio of the largest to the smallest value from which a scale is logarithmic."""
-_TOP = 16
-"""Channels shown by name."""
-_FINE = 320
-"""Pixels that a small picture is brought to, so that the map over it is smooth."""
+# How figures look: chosen by eye, no result depends on them.
+_WIDE = 30.0  # ratio of the largest to the smallest value from which a scale is logarithmic
+_TOP = 16  # channels shown by name: as many as fit beside each other
+_FINE = 320  # pixels that a small picture is brought to, so that the map over it is smooth
 
 
 @drawn
-def deviation(d: Diagnosis, path: Where = None) -> Figure:
+def deviation(d: Findings, path: Where = None) -> Figure:
     """Relative deviation by layer over the samples that need a correction: middle half, 5 to 95 %, median and mean."""
     names = [f.name for f in d.layers]
     figure = sheet(6.4, 1.1 + 0.32 * len(names))
@@ -64,7 +65,7 @@ def deviation(d: Diagnosis, path: Where = None) -> Figure:
 
 
 @drawn
-def classes(d: Diagnosis, path: Where = None) -> Figure:
+def classes(d: Findings, path: Where = None) -> Figure:
     """Mean relative deviation of every class at every layer; grey where no sample needs a correction."""
     if not d.class_names:
         raise OptionError("this diagnosis has no classes: its labels are no class ids")
@@ -85,34 +86,54 @@ def classes(d: Diagnosis, path: Where = None) -> Figure:
 
 
 @drawn
-def trust(d: Diagnosis, path: Where = None) -> Figure:
-    """How much each layer's correction changes when its feature is moved a little, and where the label wins."""
+def trust(d: Findings, path: Where = None) -> Figure:
+    """What makes a layer's targets trusted: the label wins from them, and they are steady."""
     inner = [f for f in d.layers if f.depth > 0]
     if not inner:
         raise OptionError("this diagnosis has no inner layer: only the output was diagnosed")
-    figure = sheet(6.4, 1.3 + 0.32 * len(inner))
-    ax = figure.subplots()
-    values = np.array([f.sensitivity for f in inner], float)
-    high = 1.25 * max(2 * STEADY, *values[np.isfinite(values)].tolist(), 0.0)
-    ax.set_xlim(0, high)
-    ax.axvspan(STEADY, high, color=RED, alpha=0.08, lw=0)
-    ax.axvline(STEADY, color=RED, lw=1.0)
-    for i, (f, value) in enumerate(zip(inner, values, strict=True)):
-        colour = BLUE if value <= STEADY and f.wins >= WINS else RED
-        at = min(value, high / 1.05)
-        ax.plot([0, at], [i, i], color=colour, lw=1.0, alpha=0.5)
-        ax.plot(at, i, "o" if np.isfinite(value) else ">", color=colour, ms=5, mec="white", mew=0.6)
-        note = f"label wins {100 * f.wins:.0f} %"
-        ax.text(at + 0.02 * high, i - 0.28, note, color=colour if f.wins < WINS else GREY, fontsize=7, va="center")
-    listed(ax, [f.name for f in inner], set(d.advice.layers))
-    ax.set_xlabel("change of the correction, relative to its size, when the feature is moved by a tenth of it")
+    figure = sheet(7.2, 1.45 + 0.32 * len(inner))
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.25])
+    wins, moved = ([getattr(f, name) for f in inner] for name in ("wins", "sensitivity"))
+    steadiest = [v for v in moved if np.isfinite(v)]
+    most = 1.3 * max(2 * TRUST.steady, *steadiest, 0.0)
+    _threshold(left, TRUST.wins, 0, "trusted from here on")
+    _threshold(right, TRUST.steady, most, "trusted up to here")
+    for i, (share, change) in enumerate(zip(wins, moved, strict=True)):
+        _lollipop(left, i, share, share, f"{100 * share:.0f} %", share >= TRUST.wins)
+        shown = min(change, most / 1.15)  # infinite, where a sample has no correction: an arrow
+        _lollipop(right, i, shown, change, f"{change:.2f}" if np.isfinite(change) else "∞", change <= TRUST.steady)
+    left.set_xlim(0, 1.3)
+    left.set_xticks([0, 0.5, TRUST.wins], ["0", "50 %", f"{100 * TRUST.wins:.0f} %"])
+    right.set_xlim(0, most)
+    listed(left, [f.name for f in inner], set(d.advice.layers))
+    right.tick_params(axis="y", length=0)
+    left.set_xlabel("samples whose label wins from the target")
+    right.set_xlabel("change of the correction, relative to its size,\nwhen the feature is moved by a tenth of it")
     good = ", ".join(d.advice.layers[:4]) + (" …" if len(d.advice.layers) > 4 else "")
-    ax.set_title("Where a target can be trusted" + (f"\nadvised: {good}" if good else "\nno layer is advised"))
+    figure.suptitle(
+        f"Targets that can be trusted: {good or 'those of no layer'}", x=0.01, ha="left", fontweight="bold", fontsize=10
+    )
     return figure
 
 
+def _threshold(ax: Axes, value: float, far: float, text: str) -> None:
+    """A line at a value, and a shade from it to ``far``, where nothing is trusted."""
+    ax.axvspan(min(value, far), max(value, far), color=RED, alpha=0.06, lw=0)
+    ax.axvline(value, color=RED, lw=1.0)
+    ax.text(value, 1.02, text, color=RED, fontsize=7, ha="center", va="bottom", transform=ax.get_xaxis_transform())
+
+
+def _lollipop(ax: Axes, row: int, x: float, value: float, text: str, good: bool) -> None:
+    """A dot on a stalk with its number beside it; an arrow for what is off the scale."""
+    colour = BLUE if good else RED
+    behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8}
+    ax.plot([0, x], [row, row], color=colour, lw=1.4, alpha=0.6)
+    ax.plot(x, row, "o" if np.isfinite(value) else ">", color=colour, ms=6, mec="white", mew=0.6, clip_on=False)
+    ax.annotate(text, (x, row), (7, 0), textcoords="offset points", color=colour, fontsize=8, va="center", bbox=behind)
+
+
 @drawn
-def channels(d: Diagnosis, layer: str, class_: str | int | None = None, path: Where = None) -> Figure:
+def channels(d: Findings, layer: str, class_: str | int | None = None, path: Where = None) -> Figure:
     """The channels that carry the correction at a layer, of all samples or those of a class, largest first."""
     f = _layer(d, layer)
     shares = f.channels if class_ is None else f.channels_by_class[_class(d, class_)]
@@ -128,14 +149,14 @@ def channels(d: Diagnosis, layer: str, class_: str | int | None = None, path: Wh
     left.set_xlabel("channel")
     left.set_ylabel("share of ‖a* − â‖²")
     left.grid(axis="y")
-    whose = "" if class_ is None else f", {class_name(d, _class(d, class_))}"
+    whose = "" if class_ is None else f", {_name(d, _class(d, class_))}"
     left.set_title(f"Channels to be corrected at {layer}{whose}")
     _cumulative(right, shares[order])
     return figure
 
 
 @drawn
-def positions(d: Diagnosis, layer: str, path: Where = None) -> Figure:
+def positions(d: Findings, layer: str, path: Where = None) -> Figure:
     """Where in space, or at which tokens, the correction at a layer lies."""
     f = _layer(d, layer)
     if f.positions.size == 0:
@@ -160,7 +181,7 @@ def positions(d: Diagnosis, layer: str, path: Where = None) -> Figure:
 
 
 @drawn
-def responses(d: Diagnosis, sample: int, layers: Sequence[str] | None = None, path: Where = None) -> Figure:
+def responses(d: Findings, sample: int, layers: Sequence[str] | None = None, path: Where = None) -> Figure:
     """One sample of the gallery: where each layer responds now, where it should, and the difference (Supplement C)."""
     shown = next((s for s in d.gallery if s.index == sample), None)
     if shown is None:
@@ -174,7 +195,7 @@ def responses(d: Diagnosis, sample: int, layers: Sequence[str] | None = None, pa
     tall = min(max(first.shape[0] / first.shape[1], 0.6), 1.2)
     figure = sheet(8.0, 0.7 + (1.85 * tall + 0.15) * max(len(names), 1))
     grid = figure.subplots(max(len(names), 1), 4, squeeze=False)
-    label, predicted = class_name(d, shown.label), class_name(d, shown.predicted)
+    label, predicted = _name(d, shown.label), _name(d, shown.predicted)
     says, needs = (f": {predicted}" if predicted else ""), (f": {label}" if label else "")
     for ax, text in zip(grid[0], ["input", f"forward{says}", f"reconstructed{needs}", "difference"], strict=True):
         ax.set_title(text)
@@ -182,37 +203,37 @@ def responses(d: Diagnosis, sample: int, layers: Sequence[str] | None = None, pa
         _input(row[0], shown)
         row[0].set_ylabel(short(name, 26), fontweight="bold")
         r = shown.responses[name]
-        for ax, found in zip(row[1:], (r.forward, r.reconstructed, r.difference), strict=True):
-            _response(ax, found, shown.image)
+        for ax, response in zip(row[1:], (r.forward, r.reconstructed, r.difference), strict=True):
+            _response(ax, response, shown.image)
     truth = f"taken for {predicted}, is {label}" if label or predicted else "regression"
     figure.suptitle(f"sample {sample}: {truth}", x=0.01, ha="left", fontweight="bold", fontsize=11)
     return figure
 
 
 @drawn
-def pair(d: Diagnosis, label: str | int, predicted: str | int, path: Where = None) -> Figure:
+def pair(d: Findings, label: str | int, predicted: str | int, path: Where = None) -> Figure:
     """Samples of one class taken for another: how far each layer is off, and the channels behind it."""
     ids = _class(d, label), _class(d, predicted)
-    found = next((p for p in d.pairs if (p.label, p.predicted) == ids), None)
-    if found is None:
-        there = ", ".join(f"{class_name(d, p.label)} → {class_name(d, p.predicted)}" for p in d.pairs) or "none"
+    confused = next((p for p in d.pairs if (p.label, p.predicted) == ids), None)
+    if confused is None:
+        there = ", ".join(f"{_name(d, p.label)} → {_name(d, p.predicted)}" for p in d.pairs) or "none"
         raise OptionError(f"no sample of {label!r} is taken for {predicted!r}; the pairs are {there}")
-    names = [f.name for f in d.layers if f.name in found.deviation]
-    ranked = [n for n in d.ranking if n in found.channels] or names
+    names = [f.name for f in d.layers if f.name in confused.deviation]
+    ranked = [n for n in d.ranking if n in confused.channels] or names
     figure = sheet(8.0, 1.4 + max(0.32 * len(names), 1.6))
     left, right = figure.subplots(1, 2, width_ratios=[1.1, 1])
     everyone = {f.name: f.deviation for f in d.layers}
     for i, name in enumerate(names):
-        left.plot([everyone[name], found.deviation[name]], [i, i], color=SKY, lw=2)
+        left.plot([everyone[name], confused.deviation[name]], [i, i], color=SKY, lw=2)
     left.plot([everyone[n] for n in names], range(len(names)), "o", color=GREY, ms=5, label="all corrected samples")
-    left.plot([found.deviation[n] for n in names], range(len(names)), "o", color=RED, ms=6, label="this pair")
+    left.plot([confused.deviation[n] for n in names], range(len(names)), "o", color=RED, ms=6, label="this pair")
     listed(left, names)
     left.set_xlim(left=0)
     left.grid(axis="x")
     left.set_xlabel("relative deviation")
     left.legend(loc="best")
-    left.set_title(f"{class_name(d, ids[0])} taken for {class_name(d, ids[1])} ({found.count})")
-    shares, usual = found.channels[ranked[0]], _layer(d, ranked[0]).channels
+    left.set_title(f"{_name(d, ids[0])} taken for {_name(d, ids[1])} ({confused.count})")
+    shares, usual = confused.channels[ranked[0]], _layer(d, ranked[0]).channels
     top = np.argsort(shares)[::-1][:10]
     right.bar(range(len(top)), shares[top], color=RED, width=0.75, label="this pair")
     right.plot(range(len(top)), usual[top], "_", color="black", ms=10, mew=2, label="all corrected samples")
@@ -232,7 +253,7 @@ FIGURES: dict[str, tuple[Callable[..., Figure], tuple[str, ...]]] = {
 """Figure → what draws it, and what it is of."""
 
 
-def draw(d: Diagnosis, figure: str, *of: str | int, path: Where = None) -> Figure:
+def draw(d: Findings, figure: str, *of: str | int, path: Where = None) -> Figure:
     """The figure of that name."""
     if figure not in FIGURES:
         raise OptionError(f"there is no figure {figure!r}: there are {', '.join(FIGURES)}")
@@ -242,14 +263,14 @@ def draw(d: Diagnosis, figure: str, *of: str | int, path: Where = None) -> Figur
     return make(d, *of, path=path)
 
 
-def _layer(d: Diagnosis, name: str) -> LayerFinding:
-    found = next((f for f in d.layers if f.name == name), None)
-    if found is None:
+def _layer(d: Findings, name: str) -> LayerFinding:
+    layer = next((f for f in d.layers if f.name == name), None)
+    if layer is None:
         raise UnknownLayerError(name, [f.name for f in d.layers])
-    return found
+    return layer
 
 
-def _class(d: Diagnosis, which: str | int) -> int:
+def _class(d: Findings, which: str | int) -> int:
     """The id of a class given by id or name."""
     if isinstance(which, str) and which in d.class_names:
         return d.class_names.index(which)
@@ -257,6 +278,10 @@ def _class(d: Diagnosis, which: str | int) -> int:
         return int(which)
     few = ", ".join(d.class_names[:12]) or "none"
     raise OptionError(f"there is no class {which!r}; the classes are {few}")
+
+
+def _name(d: Findings, number: int) -> str:
+    return class_name(d.class_names, number, none="")
 
 
 def _is_wide(values: Array) -> bool:
@@ -278,7 +303,7 @@ def _cumulative(ax: Axes, ordered: Array) -> None:
     ax.set_title("Cumulative")
 
 
-def _field(d: Diagnosis, f: LayerFinding) -> tuple[Array, float]:
+def _field(d: Findings, f: LayerFinding) -> tuple[Array, float]:
     """Shares per position as a map where they lie on one, and the share of tokens in front of it."""
     values = np.asarray(f.positions, float)
     if values.ndim == 3:
@@ -300,10 +325,10 @@ def _input(ax: Axes, shown: Specimen) -> None:
         ax.imshow(shown.image)
 
 
-def _response(ax: Axes, found: Array, image: Array | None) -> None:
+def _response(ax: Axes, response: Array, image: Array | None) -> None:
     """A map over the picture; signed bars for the channels of a vector."""
-    if found.ndim == 1:
-        ax.bar(range(len(found)), found, color=[RED if v > 0 else BLUE for v in found], width=0.9)
+    if response.ndim == 1:
+        ax.bar(range(len(response)), response, color=[RED if v > 0 else BLUE for v in response], width=0.9)
         ax.axhline(0, color="#666666", lw=0.6)
         ax.set_ylim(-1.05, 1.05)
         ax.set_yticks([-1, 0, 1])
@@ -313,16 +338,16 @@ def _response(ax: Axes, found: Array, image: Array | None) -> None:
     ax.set_yticks([])
     ax.spines[:].set_visible(False)
     if image is None:
-        ax.imshow(found, cmap=GLOW, vmin=0, vmax=1)
+        ax.imshow(response, cmap=GLOW, vmin=0, vmax=1)
         return
-    ax.imshow(_laid_over(found, image))
+    ax.imshow(_laid_over(response, image))
 
 
-def _laid_over(found: Array, image: Array) -> Array:
+def _laid_over(response: Array, image: Array) -> Array:
     """The map in colours over the picture in grey, (h', w', 3) in [0, 1]: the stronger the response, the more of it."""
     times = max(1, round(_FINE / max(image.shape[:2])))
     grey = (image.astype(float) @ [0.299, 0.587, 0.114] / 255).repeat(times, 0).repeat(times, 1)[..., None]
-    small = torch.as_tensor(np.ascontiguousarray(found, float))[None, None]
+    small = torch.as_tensor(np.ascontiguousarray(response, float))[None, None]
     large = F.interpolate(small, grey.shape[:2], mode="bilinear", align_corners=False)[0, 0].numpy()[..., None]
     weight = 0.25 + 0.5 * large
     laid: Array = (1 - weight) * grey + weight * mpl.colormaps[GLOW](large[..., 0])[..., :3]

@@ -1,5 +1,1 @@
-"""A diagnosis as one self-contained HTML page."""
-
-from frpt.diagnosis.report.page import to_html
-
-__all__ = ["to_html"]
+"""A diagnosis as one self-contained HTML page: ``page.to_html``. The words of the verdict are used elsewhere too."""

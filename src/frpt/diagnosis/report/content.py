@@ -1,4 +1,7 @@
-"""What the page's script draws: the findings of a diagnosis as plain numbers."""
+"""What the page's script draws: the findings of a diagnosis as plain numbers. Called by ``page.py``.
+
+The limits keep the page readable and below 15 MB (tests/diagnosis/test_report.py); the page says what it left out.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from frpt.diagnosis.findings import Array, Diagnosis, LayerFinding, PairFinding
+from frpt.diagnosis.findings import Array, Findings, LayerFinding, PairFinding
+from frpt.diagnosis.report.page_tables import worst_classes
 from frpt.diagnosis.report.pictures import TOP, inputs, responses, shrink
-from frpt.diagnosis.report.tables import worst_classes
 from frpt.diagnosis.report.words import class_name
 
-HEAT_CLASSES = 30
-"""Classes in the map of layers and classes."""
-CHOICES = 200
-"""Classes to choose from, besides those in the gallery."""
-CONFUSION_CLASSES = 50
-PAIRS = 100
-SPECIMENS = 400
-_CELLS = 32
+HEAT_CLASSES = 30  # classes in the map of layers and classes
+CHOICES = 200  # classes to choose from, besides those in the gallery
+CONFUSION_CLASSES = 50  # classes up to which the confusion matrix is drawn
+PAIRS = 100  # confused pairs to choose from
+SPECIMENS = 400  # samples of the gallery
+_CELLS = 32  # cells along a side of a map of positions: finer ones cannot be told apart on the page
 
 
-def content(d: Diagnosis) -> dict[str, Any]:
+def content(d: Findings) -> dict[str, Any]:
     """Everything but the runs. Classes and layers are numbers; a class of −1 is all of them."""
     worst = worst_classes(d)
     gallery = d.gallery[:SPECIMENS]
@@ -83,7 +84,7 @@ def _pair(p: PairFinding) -> dict[str, Any]:
     }
 
 
-def _gallery(d: Diagnosis) -> list[dict[str, Any]]:
+def _gallery(d: Findings) -> list[dict[str, Any]]:
     gallery = d.gallery[:SPECIMENS]
     return [
         {

@@ -1,12 +1,12 @@
-"""The page: template, style and script in one file, written whole or not at all."""
+"""The page: template, style and script in one file, written whole or not at all. ``Diagnosis.to_html`` calls it.
+
+The page loads nothing: a content security policy allows its own script (by its hash) and images in data URLs only.
+"""
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import os
-import tempfile
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,32 +14,33 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from frpt.diagnosis.findings import Diagnosis
+from frpt.diagnosis.findings import Findings
 from frpt.diagnosis.report.content import CHOICES, CONFUSION_CLASSES, HEAT_CLASSES, PAIRS, SPECIMENS, content
-from frpt.diagnosis.report.runs import Block, Run, blocks
-from frpt.diagnosis.report.tables import classes_table, layers_table, samples_table, units_table
-from frpt.diagnosis.report.verdict import verdict
+from frpt.diagnosis.report.page_tables import classes_table, layers_table, samples_table, units_table
+from frpt.diagnosis.report.runs import Run, RunSection, sections
+from frpt.diagnosis.report.verdict import about_targets, verdict
 from frpt.diagnosis.report.words import safe_json
-from frpt.errors import OptionError
+from frpt.errors import OptionError, StoreError
+from frpt.files.atomic import write_atomic
 
 _SCRIPTS = ("base", "tables", "plots", "grids", "gallery", "runs", "views")
 
 
 def to_html(
-    diagnosis: Diagnosis, path: str | Path, *, title: str | None = None, results: Sequence[Run] = ()
+    diagnosis: Findings, path: str | Path, *, title: str | None = None, results: Sequence[Run] = ()
 ) -> Path:  # fmt: skip
     """Write a diagnosis as one page that needs no network, and return where it is.
 
     results: what ``frpt.compare`` and ``frpt.post_train`` return, and trajectories, to be shown on the same page.
     """
     file = Path(path)
-    runs = blocks(results)
+    runs = sections(results)
     page = render(diagnosis, title or f"Diagnosis of {diagnosis.model}", runs)
     _write(file, page.encode("utf-8", errors="replace"))
     return file
 
 
-def render(d: Diagnosis, title: str, runs: Sequence[Block] = ()) -> str:
+def render(d: Findings, title: str, runs: Sequence[RunSection] = ()) -> str:
     """The page's text. All values are escaped by the template; data for the script are one JSON block."""
     environment = Environment(
         loader=PackageLoader("frpt.diagnosis.report", "assets"),
@@ -48,6 +49,7 @@ def render(d: Diagnosis, title: str, runs: Sequence[Block] = ()) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["unbroken"] = lambda text: text.replace(" %", "\u00a0%")  # a number and its % on one line
     script = '"use strict";\n' + "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
     hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     tables = {"layers": layers_table(d), "units": units_table(d), "samples": samples_table(d)}
@@ -57,6 +59,7 @@ def render(d: Diagnosis, title: str, runs: Sequence[Block] = ()) -> str:
         title=title,
         d=d,
         verdict=verdict(d),
+        targets=about_targets(d),
         tables=tables,
         runs=runs,
         data=Markup(safe_json({**content(d), "runs": [b.data for b in runs]})),
@@ -68,7 +71,7 @@ def render(d: Diagnosis, title: str, runs: Sequence[Block] = ()) -> str:
     )
 
 
-def _notes(d: Diagnosis) -> dict[str, str]:
+def _notes(d: Findings) -> dict[str, str]:
     """What is left out of the page, if anything."""
     classes = len(d.class_names)
     choices = f"Classes to choose from: the {CHOICES} with the largest mean deviation, and those in the gallery."
@@ -91,23 +94,13 @@ def _asset(name: str) -> str:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Beside the file first, then renamed, so that a reader never sees half a page."""
-    staged: str | None = None
+    """Whole or not at all: a reader never sees half a page."""
     try:
-        if file.is_dir():
-            raise IsADirectoryError(0, "it is a directory")
-        descriptor, staged = tempfile.mkstemp(prefix=f".{file.name[:100]}.", suffix=".tmp", dir=file.parent)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(staged, 0o666 & ~mask)
-        os.replace(staged, file)
-    except OSError as error:
-        if staged is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(staged)
+        write_atomic(file, data)
+    except StoreError as error:  # its words are about target stores; the cause is what the disk said
+        cause = error.__cause__
+        said = cause.strerror or cause if isinstance(cause, OSError) else error
         raise OptionError(
-            f"the report could not be written to {str(file)!r}: {error.strerror or error}. Pass the name of a file "
-            "in a directory that exists and may be written to, such as 'report.html'."
+            f"the report could not be written to {str(file)!r}: {said}. Pass the name of a file in a directory that "
+            "exists and may be written to, such as 'report.html'."
         ) from error

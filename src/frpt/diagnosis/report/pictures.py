@@ -1,4 +1,7 @@
-"""Inputs as small pictures and response maps as bytes, within a budget for the whole page."""
+"""Inputs as small pictures and response maps as bytes, within a budget for the whole page. Called by ``content.py``.
+
+Sizes are tried from the largest down until all fit; base64 adds a third, so the two budgets keep a page below 15 MB.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,24 @@ from PIL import Image
 
 from frpt.diagnosis.findings import Array, Response, Specimen
 
-PICTURES = 4_500_000
-"""Bytes for all inputs together."""
-MAPS = 4_500_000
-"""Bytes for all response maps together."""
-TOP = 16
-"""Channels shown of a vector."""
+PICTURES = 4_500_000  # bytes for all inputs together
+MAPS = 4_500_000  # bytes for all response maps together
+TOP = 16  # channels shown of a vector
 
-_LOSSLESS = 64
-_SIDES = (256, 192, 160, 128, 96, 64, 48, 32, 24, 16)
-_CELLS = (32, 24, 16, 12, 8, 6, 4)
+_LOSSLESS = 64  # pixels along the longer side up to which a picture is kept as PNG: JPEG blurs small ones
+_SIDES = (256, 192, 160, 128, 96, 64, 48, 32, 24, 16)  # sides of pictures to try
+_CELLS = (32, 24, 16, 12, 8, 6, 4)  # sides of maps to try
 
 
 def inputs(gallery: Sequence[Specimen]) -> list[dict[str, Any] | None]:
     """A data URL and the original size for every input; the largest side that keeps all of them in the budget."""
     for side in _SIDES:
-        found = [None if s.image is None else picture(s.image, side) for s in gallery]
-        if sum(len(p[1]) for p in found if p is not None) <= PICTURES:
+        encoded = [None if s.image is None else picture(s.image, side) for s in gallery]
+        if sum(len(p[1]) for p in encoded if p is not None) <= PICTURES:
             break
     return [
         None if p is None or s.image is None else {"url": _url(*p), "size": s.image.shape[:2]}
-        for p, s in zip(found, gallery, strict=True)
+        for p, s in zip(encoded, gallery, strict=True)
     ]
 
 
@@ -47,27 +47,27 @@ def responses(gallery: Sequence[Specimen]) -> list[dict[str, dict[str, Any]]]:
 
 def picture(image: Array, side: int) -> tuple[str, bytes]:
     """(mime type, bytes) of an (h, w, 3) image of at most ``side``: PNG if it is small as it is, JPEG otherwise."""
-    found = Image.fromarray(np.ascontiguousarray(image, dtype=np.uint8)).convert("RGB")
-    lossless = max(found.size) <= min(side, _LOSSLESS)
-    found.thumbnail((side, side), Image.Resampling.LANCZOS)
+    shown = Image.fromarray(np.ascontiguousarray(image, dtype=np.uint8)).convert("RGB")
+    lossless = max(shown.size) <= min(side, _LOSSLESS)
+    shown.thumbnail((side, side), Image.Resampling.LANCZOS)
     stream = io.BytesIO()
     if lossless:
-        found.save(stream, "PNG", optimize=True)
+        shown.save(stream, "PNG", optimize=True)
         return "image/png", stream.getvalue()
-    found.save(stream, "JPEG", quality=82, optimize=True)
+    shown.save(stream, "JPEG", quality=82, optimize=True)
     return "image/jpeg", stream.getvalue()
 
 
-def response(found: Response, side: int) -> dict[str, Any]:
+def response(r: Response, side: int) -> dict[str, Any]:
     """maps: forward, reconstructed and difference, row by row, one after the other; or channels with three values."""
-    three = (found.forward, found.reconstructed, found.difference)
-    if found.kind == "vector":
+    three = (r.forward, r.reconstructed, r.difference)
+    if r.kind == "vector":
         values = [np.nan_to_num(np.asarray(v, dtype=float).ravel()) for v in three]
         order = np.argsort(-np.abs(values[2]), kind="stable")[:TOP]
         return {"kind": "vector", "channels": order, "values": [v[order] for v in values], "of": len(values[2])}
     maps = [shrink(v, side) for v in three]
     data = b"".join(np.rint(np.clip(m, 0, 1) * 255).astype(np.uint8).tobytes() for m in maps)
-    return {"kind": found.kind, "size": maps[0].shape, "maps": base64.b64encode(data).decode("ascii")}
+    return {"kind": r.kind, "size": maps[0].shape, "maps": base64.b64encode(data).decode("ascii")}
 
 
 def shrink(values: Array, side: int) -> Array:

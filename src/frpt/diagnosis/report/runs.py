@@ -1,4 +1,7 @@
-"""Post-training runs, comparisons and trajectories in the report: curves with seeds, paired differences, flips."""
+"""Post-training runs, comparisons and trajectories on the page: curves with seeds, paired differences, flips.
+
+``page.py`` makes a section of each of the ``results`` that ``Diagnosis.to_html`` was given.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frpt.diagnosis.report.tables import Column, Table, row
+from frpt.diagnosis.report.page_tables import Column, PageTable, row
 from frpt.diagnosis.report.words import number
 from frpt.diagnosis.trajectory import Trajectory
 from frpt.errors import OptionError
@@ -17,20 +20,20 @@ Run = Comparison | Result | Trajectory
 
 
 @dataclass(frozen=True)
-class Block:
+class RunSection:
     """One run's part of the page. data: for the script."""
 
     title: str
     text: str
-    table: Table
+    table: PageTable
     data: dict[str, Any]
 
 
-def blocks(runs: Sequence[Run]) -> list[Block]:
-    return [_block(run, i) for i, run in enumerate(runs)]
+def sections(runs: Sequence[Run]) -> list[RunSection]:
+    return [_section(run, i) for i, run in enumerate(runs)]
 
 
-def _block(run: Run, i: int) -> Block:
+def _section(run: Run, i: int) -> RunSection:
     match run:
         case Comparison():
             return _comparison(run, f"comparison-{i + 1}")
@@ -44,7 +47,7 @@ def _block(run: Run, i: int) -> Block:
     )
 
 
-def _comparison(c: Comparison, name: str) -> Block:
+def _comparison(c: Comparison, name: str) -> RunSection:
     columns = [
         Column("arm", "text"),
         Column(f"{c.metric}, mean", hint="after the last epoch, over seeds"),
@@ -74,10 +77,12 @@ def _comparison(c: Comparison, name: str) -> Block:
     }
     seeds = f"{len(c.seeds)} {'seed' if len(c.seeds) == 1 else 'seeds'}"
     text = f"{seeds}, c_rec {c.c_rec:g}; {c.metric} {number(c.start)} at the start; {_better(c.higher)}."
-    return Block(f"Comparison before {c.at}", text, Table(name, "Arms after the last epoch", columns, rows), data)
+    return RunSection(
+        f"Comparison before {c.at}", text, PageTable(name, "Arms after the last epoch", columns, rows), data
+    )
 
 
-def _result(r: Result, name: str) -> Block:
+def _result(r: Result, name: str) -> RunSection:
     columns = [
         Column("epoch"),
         Column(r.metric),
@@ -96,7 +101,7 @@ def _result(r: Result, name: str) -> Block:
     ]  # fmt: skip
     text = f"c_rec {r.c_rec:g}, targets {r.targets}, seed {r.seed}; {_better(r.higher)}."
     data = {"kind": "run", "metric": r.metric, "start": r.start, **_curve(r)}
-    return Block(f"Post-training before {r.at}", text, Table(name, "Epochs", columns, rows), data)
+    return RunSection(f"Post-training before {r.at}", text, PageTable(name, "Epochs", columns, rows), data)
 
 
 def _curve(r: Result) -> dict[str, Any]:
@@ -111,8 +116,8 @@ def _curve(r: Result) -> dict[str, Any]:
     }
 
 
-def _trajectory(t: Trajectory, name: str) -> Block:
-    found = [t.correlation(layer) for layer in t.layers]
+def _trajectory(t: Trajectory, name: str) -> RunSection:
+    correlations = [t.correlation(layer) for layer in t.layers]
     columns = [
         Column("layer", "code"),
         Column("Pearson", hint="of deviation and score over checkpoints"),
@@ -123,7 +128,7 @@ def _trajectory(t: Trajectory, name: str) -> Block:
     ]
     rows = [
         row(columns, (layer, c.pearson, c.pearson_p, c.spearman, c.spearman_p, *t.deviation[:, j]))
-        for j, (layer, c) in enumerate(zip(t.layers, found, strict=True))
+        for j, (layer, c) in enumerate(zip(t.layers, correlations, strict=True))
     ]
     data = {
         "kind": "trajectory",
@@ -132,11 +137,11 @@ def _trajectory(t: Trajectory, name: str) -> Block:
         "score": t.score,
         "layers": [
             {"name": layer, "deviation": t.deviation[:, j], "pearson": c.pearson, "spearman": c.spearman}
-            for j, (layer, c) in enumerate(zip(t.layers, found, strict=True))
+            for j, (layer, c) in enumerate(zip(t.layers, correlations, strict=True))
         ],
     }
     text = f"Deviation against {t.score_name} over {len(t.checkpoints)} checkpoints, one panel per layer."
-    return Block("Deviation along training", text, Table(name, "Correlations", columns, rows), data)
+    return RunSection("Deviation along training", text, PageTable(name, "Correlations", columns, rows), data)
 
 
 def _better(higher: bool) -> str:

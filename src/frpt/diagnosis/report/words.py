@@ -1,4 +1,4 @@
-"""Numbers and names as a reader sees them, and as JSON that is safe inside a page."""
+"""Numbers and names as a reader sees them, in tables, figures and on the page; and JSON that is safe inside a page."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def score(name: str, value: float) -> str:
     return percent(value) if "accuracy" in name and 0 <= value <= 1 else number(value)
 
 
-def class_name(names: Sequence[str], number: int) -> str:
-    """The class's name, or its number where it has none."""
+def class_name(names: Sequence[str], number: int, none: str = "–") -> str:
+    """The class's name, or its number where it has none. none: for a negative number, which is no class."""
     if number < 0:
-        return "–"
+        return none
     return names[number] if number < len(names) and names[number].strip() else f"class {number}"
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from frpt.common.checks import require_numbers_positive
-from frpt.solvers.base import Solution, per_system, row_norm
+from frpt.solvers.base import Solution, row_norm
 from frpt.solvers.blocks.problem import Problem
 from frpt.solvers.linear.dense import Batched
 from frpt.solvers.linear.gate import passes as reliable
@@ -80,7 +80,18 @@ def _advance(
     norm = torch.linalg.vector_norm(step, dim=1, keepdim=True)
     step = step * (options.longest_step / norm.clamp_min(1e-300)).clamp_max(1.0)
     fallback[index] |= damped
-    return _backtrack(problem, options, value, phi, step, index)
+    a, reached = value[index], phi[index]
+    lengths = [options.damping * options.shrink**k for k in range(options.trials)]
+
+    def point(length: float, rows: Tensor) -> Tensor:
+        here: Tensor = a[rows].double() + length * step[rows].reshape(a[rows].shape)
+        return here.to(a.dtype)
+
+    _, stuck = problem.line_search(index, a, reached, point, lengths)
+    value[index], phi[index] = a, reached
+    moved = torch.ones_like(index, dtype=torch.bool)
+    moved[stuck] = False
+    return moved
 
 
 def jacobians(problem: Problem, a: Tensor, index: Tensor) -> Tensor | None:
@@ -122,26 +133,3 @@ def _step(problem: Problem, jacobian: Tensor, a: Tensor, residual: Tensor, index
         alpha = tikhonov(part, anchor, total, problem.gate)
         step = step.index_copy(0, rows, part.damped(total, alpha) - off)
     return step.squeeze(-1), damped
-
-
-def _backtrack(
-    problem: Problem, options: GaussNewton, value: Tensor, phi: Tensor, step: Tensor, index: Tensor
-) -> Tensor:
-    """Shorten each sample's step until its residual drops; (k,) bool: which samples moved. Writes value and phi."""
-    moved = torch.zeros(len(index), dtype=torch.bool, device=index.device)
-    waiting = torch.arange(len(index), device=index.device)
-    for length in [options.damping * options.shrink**k for k in range(options.trials)]:
-        rows = index[waiting]
-        point = problem.inside(
-            (value[rows].double() + length * step[waiting].reshape(value[rows].shape)).to(value.dtype), rows
-        )
-        with torch.no_grad():
-            out = problem.fn(point, rows)
-        drop = row_norm(problem.target[rows] - out) < row_norm(problem.target[rows] - phi[rows])
-        value[rows] = torch.where(per_system(drop, point), point, value[rows])
-        phi[rows] = torch.where(per_system(drop, out), out, phi[rows])
-        moved[waiting[drop]] = True
-        waiting = waiting[~drop]
-        if len(waiting) == 0:
-            break
-    return moved

@@ -165,22 +165,14 @@ def _times(J: Tensor, v: Tensor) -> Tensor:
 
 def _advance(problem: Problem, options: MinNormNewton, state: _State, aim: Tensor) -> Tensor:
     """Go towards the aim by the longest of a few lengths that lowers the residual; passes made, in halves: (k,)."""
-    used, before = torch.zeros_like(state.slow), state.error.clone()
-    waiting = torch.arange(len(aim), device=aim.device)
-    for length in options.lengths:
-        rows = state.index[waiting]
-        here = state.a[waiting]
-        point = problem.inside(here + length * (aim[waiting].reshape_as(here) - here), rows)
-        with torch.no_grad():
-            out = problem.fn(point, rows)
-        used[waiting] += 1
-        error = row_norm(problem.target[rows] - out)
-        drop = error < state.error[waiting]
-        done = waiting[drop]
-        state.a[done], state.phi[done], state.error[done] = point[drop], out[drop], error[drop]
-        waiting = waiting[~drop]
-        if len(waiting) == 0:
-            break
+
+    def point(length: float, rows: Tensor) -> Tensor:
+        here = state.a[rows]
+        return here + length * (aim[rows].reshape_as(here) - here)
+
+    used, stuck = problem.line_search(state.index, state.a, state.phi, point, options.lengths)
+    before = state.error
+    state.error = row_norm(problem.target[state.index] - state.phi)
     state.slow = torch.where(state.error > options.slow * before, state.slow + 1, 0)
-    state.ridge[waiting] *= options.harder
+    state.ridge[stuck] *= options.harder
     return used

@@ -142,19 +142,9 @@ def _blocked(problem: Problem, state: _State, g: Tensor) -> Tensor:
 
 def _advance(problem: Problem, state: _State, step: Tensor, lengths: tuple[float, ...]) -> Tensor:
     """Take the longest of a few lengths that lowers the residual; passes used: (k,)."""
-    used = torch.zeros_like(state.left)
-    waiting = torch.arange(len(state.index), device=step.device)
-    for length in lengths:
-        rows = state.index[waiting]
-        move = (length * step[waiting]).reshape(len(rows), *state.a.shape[1:]).to(state.a.dtype)
-        point = problem.inside(state.a[waiting] + torch.where(torch.isfinite(move), move, 0.0), rows)
-        with torch.no_grad():
-            out = problem.fn(point, rows)
-        used[waiting] += 1
-        drop = row_norm(problem.target[rows] - out) < row_norm(problem.target[rows] - state.phi[waiting])
-        done = waiting[drop]
-        state.a[done], state.phi[done] = point[drop], out[drop]
-        waiting = waiting[~drop]
-        if len(waiting) == 0:
-            break
-    return used
+
+    def point(length: float, rows: Tensor) -> Tensor:
+        move = (length * step[rows]).reshape(len(rows), *state.a.shape[1:]).to(state.a.dtype)
+        return state.a[rows] + torch.where(torch.isfinite(move), move, 0.0)
+
+    return problem.line_search(state.index, state.a, state.phi, point, lengths)[0]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -136,6 +136,30 @@ class Problem:
         """Φ of all samples, without a graph for gradients."""
         with torch.no_grad():
             return self.fn(value, torch.arange(len(value), device=value.device))
+
+    def line_search(
+        self, index: Tensor, a: Tensor, phi: Tensor, point: Callable[[float, Tensor], Tensor], lengths: Sequence[float]
+    ) -> tuple[Tensor, Tensor]:
+        """Move the samples ``index: (k,)`` by the longest of a few lengths that lowers the residual.
+
+        a, phi: where they are and Φ there; both are written to. point: (length, which of the k) -> where it leads.
+        Returns the forward passes of each sample, (k,), and which of the k no length makes good.
+        """
+        passes = torch.zeros_like(index)
+        waiting = torch.arange(len(index), device=index.device)
+        for length in lengths:
+            rows = index[waiting]
+            there = self.inside(point(length, waiting), rows)
+            with torch.no_grad():
+                out = self.fn(there, rows)
+            passes[waiting] += 1
+            drop = row_norm(self.target[rows] - out) < row_norm(self.target[rows] - phi[waiting])  # not where it is NaN
+            done = waiting[drop]
+            a[done], phi[done] = there[drop], out[drop]
+            waiting = waiting[~drop]
+            if len(waiting) == 0:
+                break
+        return passes, waiting
 
     def in_parts(self, sample_bytes: int, solve: Callable[[Problem], Solution]) -> Solution:
         """Solve for as many samples at a time as the memory budget holds; samples are independent."""

@@ -108,7 +108,7 @@ const SHAPES = {
 };
 
 // Points and lines over two axes. series: { name, tone, dash, line, dots, points: [{ x, y, tip, shape, name }] };
-// refs: horizontal lines { y, name, tone }.
+// refs: horizontal lines { y, name, tone, side: where the name stands, "left" or "right" }.
 function curves(host, spec) {
   return plot(host, (width) => {
     const { series, refs = [], x: xAxis, y: yAxis, table = null, height = 300, nothing } = spec();
@@ -120,7 +120,7 @@ function curves(host, spec) {
     const parts = [];
     for (const t of ys.ticks) {
       parts.push(svg("line", { class: "rule", x1: left, x2: width - right, y1: ys.to(t), y2: ys.to(t) }));
-      parts.push(text(left - 8, ys.to(t), num(t), { class: "tick", "text-anchor": "end" }));
+      parts.push(text(left - 8, ys.to(t), yAxis.log ? power(t) : num(t), { class: "tick", "text-anchor": "end" }));
     }
     const whole = xs.ticks.filter((t) => !xAxis.whole || Number.isInteger(t));
     for (const t of whole) parts.push(text(xs.to(t), bottom + 18, num(t), { class: "tick", "text-anchor": "middle" }));
@@ -130,7 +130,8 @@ function curves(host, spec) {
     for (const r of refs) {
       const y = ys.to(r.y);
       parts.push(svg("line", { class: `ref ${r.tone ?? ""}`, x1: left, x2: width - right, y1: y, y2: y }));
-      parts.push(text(width - right, y - 8, r.name, { class: `refname ${r.tone ?? ""}`, "text-anchor": "end" }));
+      const [x, anchor] = r.side === "left" ? [left, "start"] : [width - right, "end"];
+      parts.push(text(x, y - 8, r.name, { class: `refname ${r.tone ?? ""}`, "text-anchor": anchor }));
     }
     const marks = [];
     for (const s of series) {
@@ -144,6 +145,13 @@ function curves(host, spec) {
     }
     return { node: frame(width, height, host.dataset.label, [...parts, ...marks, ...pointNames(points, xs, ys, width)]), marks, table };
   });
+}
+
+function power(value) {
+  // A tick of a log axis: small and large powers of ten as such.
+  const e = Math.round(Math.log10(value));
+  if (Math.abs(e) < 3 || Math.abs(value / 10 ** e - 1) > 1e-9) return num(value);
+  return "10" + [...String(e)].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("");
 }
 
 function path(s, xs, ys) {

@@ -16,12 +16,12 @@ function trustCurve() {
       tip: tipOf(u, i),
       name: u.layer,
       shape: u.layer ? "diamond" : "circle",
-      tone: isNumber(u.bound) && u.bound >= 1 ? "bad" : isNumber(u.bound) && u.bound >= 0.5 ? "orange" : "blue",
+      tone: isNumber(u.bound) && u.bound >= 1 ? "bad" : "blue",
     }));
     return {
       series: [{ tone: "blue", points }],
-      refs: [{ y: 0.5, name: "0.5", tone: "orange" }, { y: 1, name: "1: may be all error", tone: "bad" }],
-      x: { label: "step of the walk, output first", whole: true },
+      refs: [{ y: 1, name: "from here on all of the correction may be error", tone: "bad", side: "left" }],
+      x: { label: "unit, output first", whole: true },
       y: { label: "bound on the error, relative to the correction (log)", log: true },
       nothing: "No bound was measured.",
     };

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from frpt.cli.main import app
 
 runner = CliRunner(env={"COLUMNS": "160"})
-HERE = "tests.diagnosis.test_command"
+HERE = "tests.diagnosis.test_diagnose_command"
 
 
 def net() -> nn.Module:

@@ -1,4 +1,4 @@
-"""`frpt diagnose`: where a network goes wrong, in the terminal, as a page, tables and pictures."""
+"""`frpt diagnose`: where a network goes wrong, in the terminal, as a page and as tables. A thin skin over the API."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ def diagnose(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples reconstructed at a time.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes that load samples.")] = 0,
     seed: Annotated[int, typer.Option(help="Which samples are looked at more closely.")] = 0,
-    checkpoint: Annotated[Path | None, typer.Option(help="A file that a stopped diagnosis goes on from.")] = None,
+    partial: Annotated[Path | None, typer.Option(help="A file that a stopped diagnosis goes on from.")] = None,
 ) -> None:
     """Say which layer the network goes wrong in, for which classes and samples, and write a report to look at."""
     from frpt.diagnosis import diagnose as run  # pictures and pages load with this command only
-    from frpt.diagnosis.text import show
+    from frpt.diagnosis.tables import show
 
     with errors():
         network = load_model(model)
-        found = run(
+        diagnosis = run(
             network if weights is None else loaded(network, weights), load_data(data), at, class_names=_names(classes),
             samples=samples, gallery=gallery, output=picker(output), preset=preset, embed=embed, margin=margin,
             blocks=patterns(blocks), mean=_numbers(mean), std=_numbers(std), batch_size=batch_size, workers=workers,
-            seed=seed, checkpoint=checkpoint,
+            seed=seed, partial=partial,
         )  # fmt: skip
-        show(found, console)
-        written = [found.to_html(html), *([] if csv is None else [found.to_csv(csv)[0].parent])]
+        show(diagnosis, console)
+        written = [diagnosis.to_html(html), *([] if csv is None else [diagnosis.to_csv(csv)[0].parent])]
         console.print("\nwritten to " + ", ".join(map(str, written)), markup=False, highlight=False)
 
 

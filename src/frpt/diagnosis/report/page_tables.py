@@ -1,4 +1,4 @@
-"""The tables of the report: layers, reverse units, classes, samples."""
+"""The tables of the page: layers, units of the way back, classes, samples. ``page.py`` puts them into its template."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from frpt.diagnosis.findings import Array, Diagnosis
+from frpt.diagnosis.findings import Array, Findings
 from frpt.diagnosis.report.words import class_name, number, percent
 
-ROWS = 500
-"""Rows shown of the tables of samples and classes."""
+ROWS = 500  # of the tables of samples and classes, worst first; all rows are in to_csv. More make the page slow to sort
 
 Style = Literal["text", "code", "number", "percent", "flag"]
 Value = str | int | float | bool | None
@@ -49,7 +48,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """name: its id and the exported file's name. note: what was left out, if anything."""
 
     name: str
@@ -68,16 +67,19 @@ def _cell(column: Column, value: Value) -> Cell:
         return Cell("yes" if value else "no", "1" if value else "0")
     if not column.numeric:
         return Cell(str(value) or "–", str(value))
-    found = math.nan if value is None else float(value)
+    amount = math.nan if value is None else float(value)
     shown: Callable[[float], str] = percent if column.style == "percent" else number
-    return Cell(shown(found), "" if math.isnan(found) else f"{found:.6g}")
+    return Cell(shown(amount), "" if math.isnan(amount) else f"{amount:.6g}")
 
 
-def layers_table(d: Diagnosis) -> Table:
+def layers_table(d: Findings) -> PageTable:
     columns = [
         Column("layer", "code"),
         Column("rank", hint="1: the likeliest place of the fault"),
-        Column("fault", hint="how much the layer looks like the place where the network goes wrong"),
+        Column(
+            "fault",
+            hint="share of the loss that refitting this layer alone takes back, on samples it was not fitted to",
+        ),
         Column("deviation", hint="mean of ‖a* − â‖/‖â‖ over the samples that need a correction"),
         Column("in reference", hint="the same in the reference's metric: standard deviations of the layer's features"),
         Column("label wins", "percent", hint="samples whose label the network predicts when it runs on from a*"),
@@ -94,12 +96,12 @@ def layers_table(d: Diagnosis) -> Table:
                       " × ".join(map(str, f.shape))), layer=i)
         for i, f in enumerate(d.layers)
     ]  # fmt: skip
-    return Table("layers", "Layers, output first", columns, rows)
+    return PageTable("layers", "Layers, output first", columns, rows)
 
 
-def units_table(d: Diagnosis) -> Table:
+def units_table(d: Findings) -> PageTable:
     columns = [
-        Column("#", hint="step of the walk, output first"),
+        Column("#", hint="output first"),
         Column("unit", "code"),
         Column("module", "code"),
         Column("op", "code"),
@@ -112,7 +114,7 @@ def units_table(d: Diagnosis) -> Table:
         Column("fallback", "percent", hint="share of samples for which the gate fell back"),
         Column("iterations"),
         Column("deviation", hint="mean of ‖a − â‖/‖â‖"),
-        Column("ρ", hint="measured ‖R(t + ξ) − R(t)‖/‖ξ‖: how much the step amplifies an error"),
+        Column("ρ", hint="measured ‖R(t + ξ) − R(t)‖/‖ξ‖: how much the unit amplifies an error"),
         Column("ε", hint="bound on the unit's own error, relative to ‖a − â‖"),
         Column("σ max"),
         Column("σ min"),
@@ -122,10 +124,10 @@ def units_table(d: Diagnosis) -> Table:
                       u.iterations, u.deviation, u.rho, u.epsilon, u.sigma_max, u.sigma_min), unit=i)
         for i, u in enumerate(d.units)
     ]  # fmt: skip
-    return Table("units", "Steps of the reverse path, output first", columns, rows)
+    return PageTable("units", "Units of the way back, output first", columns, rows)
 
 
-def classes_table(d: Diagnosis) -> Table:
+def classes_table(d: Findings) -> PageTable:
     columns = [
         Column("class", "text"),
         Column("samples"),
@@ -144,10 +146,12 @@ def classes_table(d: Diagnosis) -> Table:
             **{"class": int(c)})
         for c in worst_classes(d)[:ROWS]
     ]  # fmt: skip
-    return Table("classes", "Classes, largest mean deviation first", columns, rows, _cut("classes", len(rows), count))
+    return PageTable(
+        "classes", "Classes, largest mean deviation first", columns, rows, _cut("classes", len(rows), count)
+    )
 
 
-def samples_table(d: Diagnosis) -> Table:
+def samples_table(d: Findings) -> PageTable:
     classes = bool(d.class_names)
     columns = [
         Column("sample", hint="index in the data set"),
@@ -167,12 +171,12 @@ def samples_table(d: Diagnosis) -> Table:
             sample=int(table.index[i]), **{"class": int(table.label[i])})
         for i in order
     ]  # fmt: skip
-    return Table(
+    return PageTable(
         "samples", "Samples, worst first", columns, rows, _cut("samples", len(rows), len(table))
     )  # fmt: skip
 
 
-def worst_classes(d: Diagnosis) -> list[int]:
+def worst_classes(d: Findings) -> list[int]:
     """Class ids by their deviation, averaged over layers, largest first; those without any last."""
     count = len(d.class_names)
     mean = mean_of(np.stack([f.by_class for f in d.layers], 1) if d.layers else np.zeros((count, 0)))
@@ -181,9 +185,9 @@ def worst_classes(d: Diagnosis) -> list[int]:
 
 def mean_of(values: Array) -> Array:
     """Row means of what is a number; −1 where nothing is."""
-    found = np.asarray(values, dtype=float)
-    ok = np.isfinite(found)
-    total = np.where(ok, found, 0.0).sum(1)
+    table = np.asarray(values, dtype=float)
+    ok = np.isfinite(table)
+    total = np.where(ok, table, 0.0).sum(1)
     return np.where(ok.any(1), total / np.maximum(ok.sum(1), 1), -1.0)
 
 

@@ -1,4 +1,9 @@
-"""Where a layer's channels and positions are: decided from the ops around it, else from shapes."""
+"""Where a layer's channels and positions are: decided from the ops around it, else from shapes.
+
+The nearest op before the layer, then after it, that has an opinion (a convolution: channels first; a linear map:
+channels last) decides, and views and permutes on the way are followed. Called by ``examination.py`` for the sums per
+channel and position, and by ``responses.py`` for the maps.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import Node
 
-from frpt.common.batch import BatchAxis
+from frpt.common.batch_axis import BatchAxis
 from frpt.diagnosis.findings import Kind
 from frpt.errors import OptionError
 from frpt.graph.capture import Captured, is_float, op_name
@@ -26,14 +31,14 @@ _LAST = re.compile(
 _CONV = re.compile(r"(slow_)?conv")
 _VIEWS = {"view", "unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"}
 _REDUCES = {"select", "mean", "sum", "amax", "amin", "var", "std", "logsumexp"}
-_EXTRA = 9
-"""Class and register tokens that may stand in front of the patches."""
-_FAR = 64
-"""Ops to walk at most in search of one that says where channels are."""
+_EXTRA = 9  # tokens that may stand in front of the patches: a class token and up to 8 registers (DINOv2 has 4)
+_FAR = (
+    64  # ops to follow at most in search of one that says where channels are; keeps the search short in deep networks
+)
 
 
 @dataclass(frozen=True)
-class Axes:
+class LayerAxes:
     """One sample of a layer's value. shape: of it, as ``Reverser.sample_shape`` has it.
 
     channel: its channel axis, -1 for a lone number. positions: its position axes, in order.
@@ -86,7 +91,7 @@ class Axes:
         return split[..., : self.extra] if self.kind == "tokens" else split.new_empty(*split.shape[:2], 0)
 
 
-def axes(rev: Reverser, layer: str, layouts: Mapping[str, str] | None = None) -> Axes:
+def axes(rev: Reverser, layer: str, layouts: Mapping[str, str] | None = None) -> LayerAxes:
     """The axes of a layer. layouts: "channels_first" or "channels_last" for layers where the graph misleads."""
     captured, node = rev.node(layer)
     shape, samples = rev.sample_shape(layer), rev.batch_axis(layer)
@@ -99,13 +104,13 @@ def axes(rev: Reverser, layer: str, layouts: Mapping[str, str] | None = None) ->
     positions = tuple(i for i, n in enumerate(shape) if i != channel and not (i in folds and n == 1))
     sizes = tuple(shape[i] for i in positions)
     if math.prod(sizes) == 1:
-        return Axes("vector", shape, channel, (), ())
+        return LayerAxes("vector", shape, channel, (), ())
     if samples.outer * samples.inner == 1 and (len(positions) > 1 or channel < positions[0]):
-        return Axes("map", shape, channel, positions, sizes)
+        return LayerAxes("map", shape, channel, positions, sizes)
     if len(positions) > 1:  # windows of tokens: no map in reading order
-        return Axes("tokens", shape, channel, positions, (1, math.prod(sizes)))
+        return LayerAxes("tokens", shape, channel, positions, (1, math.prod(sizes)))
     grid, extra = _grid(captured, node, sizes[0])
-    return Axes("tokens", shape, channel, positions, grid, extra)
+    return LayerAxes("tokens", shape, channel, positions, grid, extra)
 
 
 def _chosen(layer: str, shape: tuple[int, ...], layouts: Mapping[str, str] | None) -> int | None:
@@ -140,8 +145,8 @@ def _before(captured: Captured, node: Node, far: int) -> int | None:
     for source in op.all_input_nodes:
         if source in captured.from_input and is_float(source):
             axis = _before(captured, source, far - 1)
-            if axis is not None and (found := _carried(op, source, node)[axis]) is not None:
-                return found
+            if axis is not None and (kept := _carried(op, source, node)[axis]) is not None:
+                return kept
     return None
 
 

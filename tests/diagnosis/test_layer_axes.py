@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import frpt
-from frpt.diagnosis.axes import axes
+from frpt.diagnosis.layer_axes import axes
 from tests.diagnosis.nets import ChannelsLast, Text, Unfolded, Windows, hugging_face, line, made, solid
 from tests.models import Planner, ResNet, SequenceFirst, ViT
 

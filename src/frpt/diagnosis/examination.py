@@ -1,4 +1,8 @@
-"""A network and a data set: the sums of one pass, and closer looks at some samples."""
+"""The examination behind ``diagnose``: one pass over the data set that sums up, then closer looks at some samples.
+
+``survey.py`` drives it. The pass reconstructs every layer of every batch and adds to the sums; trust, the ranking of
+layers and the gallery then look at a few samples again.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +13,21 @@ import numpy as np
 from torch import Tensor
 
 from frpt.datasets.labelled import LabelledSamples, sample_bytes
-from frpt.diagnosis.axes import axes
+from frpt.diagnosis import ranking
 from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTable, Specimen
-from frpt.diagnosis.partial import Checkpoint
-from frpt.diagnosis.ranking import refit
+from frpt.diagnosis.layer_axes import axes
 from frpt.diagnosis.responses import picture, responses
-from frpt.diagnosis.score import class_ids, scored
-from frpt.diagnosis.sums import LayerTally, SampleTally
-from frpt.diagnosis.trust import Trust, trust
+from frpt.diagnosis.sums import LayerTally, PartialDiagnosis, SampleTally, class_ids, scored
+from frpt.diagnosis.trust import TRUST, Trust, trust
 from frpt.errors import OptionError
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reverser import Reverser
 
-REFIT = 768
-"""Samples to refit layers with, half of them held out; fewer, if their inputs and features take too much memory."""
-_LEAST_REFIT, _REFIT_BYTES = 64, 512 * 2**20
-_TRUST, _GALLERY = 24, 64
-"""Samples to measure trust with, and in a batch of the gallery."""
+_GALLERY = 64  # samples of the gallery at a time: their response maps need gradients of every layer; changes no result
 
 
-class Look:
+class Examination:
     """A network and a data set, with everything summed up so far."""
 
     def __init__(
@@ -51,7 +49,7 @@ class Look:
             name: LayerTally(axes(rev, name, layouts), rev.batch_axis(name), len(self.class_names)) for name in layers
         }
 
-    def over(self, looked: Sequence[int], size: int, bar: Progress, saved: Checkpoint) -> SampleTable:
+    def pass_over(self, looked: Sequence[int], size: int, bar: Progress, saved: PartialDiagnosis) -> SampleTable:
         """The pass over all samples, from where it was interrupted."""
         self.rows = SampleTally(self.layers, len(looked))
         self._restore(saved.load())
@@ -70,15 +68,15 @@ class Look:
 
     def _add(self, part: Sequence[int], x: Any, y: Tensor) -> None:
         """One batch, reconstructed first and summed up then."""
-        found = self.rev.reconstruct(x, y, at=self.layers)
-        out = found[OUTPUT].anchor
+        recs = self.rev.reconstruct(x, y, at=self.layers)
+        out = recs[OUTPUT].anchor
         ids = class_ids(out, y)
         _, values = scored(self.rev, out, y)
         predicted = None if ids is None else out.argmax(1)
         self._whole = False
-        for name, rec in found.items():
+        for name, rec in recs.items():
             self.tallies[name].add(rec, ids, predicted)
-        self.rows.add(part, ids, predicted, values, found)
+        self.rows.add(part, ids, predicted, values, recs)
         self._whole = True
 
     def _state(self) -> dict[str, Array]:
@@ -108,31 +106,31 @@ class Look:
         wrong = table.index[table.corrected]
         if len(wrong) == 0:
             return Trust((), dict.fromkeys(self.layers, 0.0))
-        some = np.random.default_rng(seed).permutation(wrong)[:_TRUST]
-        _, x, y = next(iter(self.source.batches([some.tolist()], _TRUST)))
+        some = np.random.default_rng(seed).permutation(wrong)[: TRUST.samples]
+        _, x, y = next(iter(self.source.batches([some.tolist()], TRUST.samples)))
         return trust(self.rev, x, y, self.layers, seed)
 
     def faults(self, looked: Sequence[int], size: int, seed: int) -> dict[str, float]:
         """Layer → what refitting it alone takes back of the loss, on held-out samples."""
         each = sample_bytes(self.source, map(self.rev.sample_shape, self.layers))
-        most = max(_LEAST_REFIT, min(REFIT, _REFIT_BYTES // each))
+        most = max(ranking.LEAST_SAMPLES, min(ranking.SAMPLES, ranking.MEMORY // each))
         some = np.random.default_rng(seed).permutation(np.asarray(looked))[:most].tolist()
         half = len(some) // 2
         if half == 0:
             return dict.fromkeys(self.layers, 0.0)
         fitted, held = ([(x, y) for _, x, y in self.source.batches([p], size)] for p in (some[:half], some[half:]))
-        return refit(self.rev, fitted, held, self.layers)
+        return ranking.refit(self.rev, fitted, held, self.layers)
 
     def gallery(self, table: SampleTable, most: int, mean: Any, std: Any) -> tuple[Specimen, ...]:
         """The samples that move most, class by class in turn."""
         rows = _worst(table, most)
-        found: list[Specimen] = []
+        specimens: list[Specimen] = []
         for part, x, y in self.source.batches([table.index[rows].tolist()] if len(rows) else [], _GALLERY):
             recs = self.rev.reconstruct(x, y, at=self.layers)
             maps = responses(self.rev, x, y, recs, layouts=self.layouts)
             for i, (index, response) in enumerate(zip(part, maps, strict=True)):
-                row = rows[len(found)]
-                found.append(
+                row = rows[len(specimens)]
+                specimens.append(
                     Specimen(
                         index=int(index),
                         label=int(table.label[row]),
@@ -143,19 +141,19 @@ class Look:
                         responses=response,
                     )
                 )
-        return tuple(found)
+        return tuple(specimens)
 
     def pairs(self, table: SampleTable, confusion: Array, most: int) -> tuple[PairFinding, ...]:
         """The most frequent confusions: what would have to move."""
-        found = []
+        result = []
         for label, predicted, count in _confused(confusion, most):
             own = (table.label == label) & (table.predicted == predicted) & table.corrected
             deviation = {n: float(table.deviation[own, i].mean()) for i, n in enumerate(self.layers)}
             channels = {n: tally.mean_of_pair(label, predicted) for n, tally in self.tallies.items()}
-            found.append(PairFinding(label, predicted, count, deviation, channels))
-        return tuple(found)
+            result.append(PairFinding(label, predicted, count, deviation, channels))
+        return tuple(result)
 
-    def findings(self, table: SampleTable, faults: Mapping[str, float], found: Trust) -> tuple[LayerFinding, ...]:
+    def findings(self, table: SampleTable, faults: Mapping[str, float], trusted: Trust) -> tuple[LayerFinding, ...]:
         """What all samples say about each layer."""
         wrong, result = table.corrected, []
         for i, name in enumerate(self.layers):
@@ -178,7 +176,7 @@ class Look:
                     channels_by_class=tally.mean_by_class(),
                     positions=tally.mean_positions(),
                     fault=faults[name],
-                    sensitivity=found.sensitivity[name],
+                    sensitivity=trusted.sensitivity[name],
                 )
             )
         return tuple(result)

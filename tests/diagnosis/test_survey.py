@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import frpt
 from frpt.data.digits import digits
-from frpt.diagnosis.look import Look
+from frpt.diagnosis.examination import Examination
 from frpt.errors import OptionError
 from frpt.options import PRESETS
 
@@ -75,13 +75,13 @@ def test_nothing_of_a_batch_stays_in_memory(
     trained: tuple[nn.Module, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x, y = trained
-    seen, add = [], Look._add
+    seen, add = [], Examination._add
 
-    def counting(self: Look, *batch: Any) -> None:
+    def counting(self: Examination, *batch: Any) -> None:
         add(self, *batch)
         seen.append(alive())
 
-    monkeypatch.setattr(Look, "_add", counting)
+    monkeypatch.setattr(Examination, "_add", counting)
     gc.disable()  # nothing may wait for the collector
     try:
         data = TensorDataset(x[:400], y[:400])
@@ -236,25 +236,27 @@ def test_an_interrupted_diagnosis_goes_on(
     model, x, y = trained
     data = TensorDataset(x[:200], y[:200])
     whole = frpt.diagnose(model, data, LAYERS, gallery=0, batch_size=50, progress=False)
-    add, file = Look._add, tmp_path / "diagnosis"
+    add, file = Examination._add, tmp_path / "diagnosis"
     seen: list[int] = []
 
-    def stops(self: Look, part: list[int], *rest: object) -> None:
+    def stops(self: Examination, part: list[int], *rest: object) -> None:
         if len(seen) == 2:
             raise KeyboardInterrupt
         seen.append(len(part))
         add(self, part, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Look, "_add", stops)
+    monkeypatch.setattr(Examination, "_add", stops)
     with pytest.raises(KeyboardInterrupt):
-        frpt.diagnose(model, data, LAYERS, gallery=0, batch_size=50, checkpoint=file, progress=False)
+        frpt.diagnose(model, data, LAYERS, gallery=0, batch_size=50, partial=file, progress=False)
     assert file.exists()
     seen.append(0)
     with pytest.raises(OptionError, match="other"):
-        frpt.diagnose(model, data, ["stage2"], gallery=0, batch_size=50, checkpoint=file, progress=False)
+        frpt.diagnose(model, data, ["stage2"], gallery=0, batch_size=50, partial=file, progress=False)
     later: list[int] = []
-    monkeypatch.setattr(Look, "_add", lambda self, part, *rest: (later.append(part[0]), add(self, part, *rest))[1])
-    again = frpt.diagnose(model, data, LAYERS, gallery=0, batch_size=50, checkpoint=file, progress=False)
+    monkeypatch.setattr(
+        Examination, "_add", lambda self, part, *rest: (later.append(part[0]), add(self, part, *rest))[1]
+    )
+    again = frpt.diagnose(model, data, LAYERS, gallery=0, batch_size=50, partial=file, progress=False)
     assert later == [100, 150], "the first two batches are not looked at again"
     assert not file.exists()
     np.testing.assert_array_equal(again.samples.deviation, whole.samples.deviation)

@@ -1,0 +1,126 @@
+"""Do the numbers in frpt/diagnosis matter? Each halved and doubled, on digits with a fault planted in one layer.
+
+    python benchmarks/diagnosis_numbers.py
+
+The network is the MNIST SimpleCNN, trained to rest; noise of 0.7 of the weights' norm is planted in one of its three
+layers, 12 times. For the ranking: how often the damaged layer is named first, the fault of the layer named, and the
+seconds a ranking takes. For trust: the sensitivity of the sound network's and of the damaged networks' layers.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import frpt
+from frpt.data.digits import digits
+from frpt.diagnosis import ranking
+from frpt.diagnosis.trust import TRUST, TrustOptions, trust
+from frpt.options import PRESETS
+
+LAYERS, MODULES = ["out", "stage2", "stage1"], ["classifier", "stage2", "stage1"]
+PLANTS = 12
+REFITS: dict[str, tuple[object, ...]] = {
+    "_ROUNDS": (1, 2, 4), "_LOOKS": ((1, 2, 3), (1, 2, 4, 6), (1, 2, 4, 6, 12)), "_LENGTHS": ((1.0,), (1.0, 0.5)),
+    "_APART": (5e-4, 1e-3, 2e-3),
+}  # fmt: skip
+
+
+def trained(x: Tensor, y: Tensor, steps: int = 500) -> nn.Module:
+    torch.manual_seed(0)
+    model = frpt.zoo.simple_cnn("mnist")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        rows = torch.randint(len(x), (128,))
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+        schedule.step()
+    return model.eval()
+
+
+def damaged(model: nn.Module, layer: str, g: torch.Generator) -> nn.Module:
+    planted = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in planted.get_submodule(layer).parameters():
+            if p.dim() > 1:
+                noise = torch.randn(p.shape, generator=g)
+                p += 0.7 * p.norm() / noise.norm() * noise
+    return planted
+
+
+def ranked(rev: frpt.Reverser, x: Tensor, y: Tensor, samples: int) -> dict[str, float]:
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(x))[:samples])
+    halves = order.chunk(2)
+    assert not set(halves[0].tolist()) & set(halves[1].tolist()), "held out means not fitted to"
+    fitted, held = ([(x[rows], y[rows]) for rows in half.split(256)] for half in halves)
+    return ranking.refit(rev, fitted, held, LAYERS)
+
+
+def report(
+    name: str, revs: list[tuple[int, frpt.Reverser]], sound: frpt.Reverser, x: Tensor, y: Tensor, n: int
+) -> None:
+    began, hits, of_named, of_next = time.perf_counter(), 0, [], []
+    for place, rev in revs:
+        faults = ranked(rev, x, y, n)
+        order = sorted(LAYERS, key=lambda layer: -faults[layer])
+        hits += order[0] == LAYERS[place]
+        of_named.append(faults[order[0]])
+        of_next.append(faults[order[1]])
+    seconds = (time.perf_counter() - began) / len(revs)
+    least, highest = min(of_named), max(ranked(sound, x, y, n).values())
+    print(
+        f"{name:32} named first {hits:2}/{len(revs)}  fault {np.mean(of_named):.3f} (least {least:.3f}), "
+        f"next {np.mean(of_next):.3f}, sound {highest:.3f}  {seconds:.2f} s"
+    )
+
+
+def main() -> None:
+    (x, y), _ = digits(0)
+    model, g = trained(x, y), torch.Generator().manual_seed(1)
+    sound = frpt.Reverser(model, x[:8])
+    revs = [(i % 3, frpt.Reverser(damaged(model, MODULES[i % 3], g), x[:8])) for i in range(PLANTS)]
+    for samples in (192, 384, 768, 1280):
+        report(f"samples {samples}", revs, sound, x, y, samples)
+    for name, values in REFITS.items():
+        usual = getattr(ranking, name)
+        for value in values:
+            setattr(ranking, name, value)
+            report(f"{name} {value}", revs, sound, x, y, 768)
+        setattr(ranking, name, usual)
+    print("sensitivity at stage2, stage1: sound; damaged (each plant)")
+    variants: list[TrustOptions] = [TRUST, replace(TRUST, samples=12), replace(TRUST, samples=48)]
+    variants += [replace(TRUST, shift=TRUST.shift / 2), replace(TRUST, shift=TRUST.shift * 2)]
+    for options in variants:
+        shown = []
+        for rev in (sound, *(rev for _, rev in revs[:6])):
+            with torch.no_grad():
+                wrong = (rev.model(x).argmax(1) != y).nonzero().squeeze(1)
+            if len(wrong) < options.samples:
+                shown.append("too few wrong")
+                continue
+            known = TensorDataset(x[:512], y[:512])
+            fitted = rev.measured_by(frpt.Reference.fit(rev.model, known, LAYERS[1:], progress=False))
+            some = wrong[: options.samples]
+            steady = trust(fitted, x[some], y[some], LAYERS, options=options).sensitivity
+            shown.append(", ".join(f"{steady[layer]:.2f}" for layer in LAYERS[1:]))
+        print(f"samples {options.samples}, shift {options.shift}: {'; '.join(shown)}")
+    walker = frpt.Reverser(revs[0][1].model, x[:8], preset=replace(PRESETS["default"], nearest=None))
+    with torch.no_grad():
+        some = (walker.model(x).argmax(1) != y).nonzero().squeeze(1)[: TRUST.samples]
+    print("op by op, preset default: ρ of each unit")
+    for options in (TRUST, replace(TRUST, probes=1), replace(TRUST, probes=4), replace(TRUST, shift=0.05)):
+        units = trust(walker, x[some], y[some], LAYERS, options=options).units
+        print(f"probes {options.probes}, shift {options.shift}: {', '.join(f'{u.rho:.3g}' for u in units)}")
+
+
+if __name__ == "__main__":
+    main()
