@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 import frpt
 from frpt.errors import InputError, MemoryMismatchError, NonFiniteError, OptionError
 from frpt.repairs import Memory, memory, remember
-from frpt.repairs.memory import Curvature
+from frpt.repairs.curvature import Curvature
 
 
 def net() -> nn.Sequential:

@@ -26,7 +26,7 @@ from torch.fx import Node
 
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
-from frpt.repairs.memory import Curvature, rotated
+from frpt.repairs.curvature import Curvature, rotated
 from frpt.repairs.weight_maps import Gradients, Pass, WeightMap, working
 
 Loss = Literal["logistic", "hinge"]

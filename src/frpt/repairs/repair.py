@@ -35,6 +35,9 @@ class Strengths:
 
     ladder: tuple[float, ...] = (30.0, 10.0, 3.0, 1.0, 0.3)
     """λ: the study's 3 to 10 and a step to either side."""
+    strongest: float = 3e4
+    step: float = 10.0
+    """Where the first costs more than the budget, stronger ones, by this factor, up to that."""
     budget: float = 0.03
     """Predicted KL on old inputs that a repair may cost, in nats: about three points of CIFAR-10's accuracy."""
     worth: float = 10.0
@@ -68,7 +71,7 @@ def repair(
         modules: names of the modules whose weights may move; all linear maps and convolutions by default.
         loss: "logistic" (generalises better to samples like these) or "hinge" (breaks less).
         margin: the lead the hinge asks for; 1 by default.
-        strength: λ, how strongly the old behaviour is held on to; by default chosen.
+        strength: λ, how strongly the old behaviour is held on to; by default chosen. With it ``budget`` has no say.
         budget: predicted KL on old inputs that the repair may cost, 0.03 by default.
         seed: of the memory that is made of ``keep``.
         output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
@@ -189,13 +192,19 @@ def _tried(problem: Problem, choice: Strengths, held: _Held | None, right: Tenso
     if bool(right.all()):
         return tried
     for strength in choice.ladder:
-        weights = problem.solve(strength, change)
-        change = weights.change
-        kl = problem.predicted_kl(change)
-        tried.append(_Attempt(strength, weights, kl, float("nan") if held is None else held.net_broken(change)))
-        if bool(weights.met.all()) or kl > choice.budget:
+        tried.append(_attempt(problem, strength, change, held))
+        change = tried[-1].weights.change
+        if bool(tried[-1].weights.met.all()) or tried[-1].kl > choice.budget:
             break
+    while tried[0].kl > choice.budget and len(choice.ladder) > 1 and tried[0].strength < choice.strongest:
+        tried.insert(0, _attempt(problem, choice.step * tried[0].strength, None, held))
     return tried
+
+
+def _attempt(problem: Problem, strength: float, start: dict[str, Tensor] | None, held: _Held | None) -> _Attempt:
+    weights = problem.solve(strength, start)
+    broken = float("nan") if held is None else held.net_broken(weights.change)
+    return _Attempt(strength, weights, problem.predicted_kl(weights.change), broken)
 
 
 def _best(tried: Sequence[_Attempt], choice: Strengths, held: bool, right: Tensor) -> _Attempt | None:
@@ -205,7 +214,8 @@ def _best(tried: Sequence[_Attempt], choice: Strengths, held: bool, right: Tenso
         gained = float(attempt.weights.met.double().mean() - right.double().mean())
         return gained - (choice.worth * attempt.broken if held else 0.0)
 
-    allowed = [a for a in tried if a.kl <= choice.budget] or list(tried[:1])
+    single = len(choice.ladder) == 1  # a strength that was asked for is not judged by the budget
+    allowed = [a for a in tried if single or a.kl <= choice.budget]
     best = max(allowed, key=worth, default=None)
     return best if best is not None and worth(best) > 0 else None
 
