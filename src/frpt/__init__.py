@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; _HOMES below is what ha
         Reach,
     )
     from frpt.reference import Reference
+    from frpt.repairs import Fix, Memory, Patch, apply, remember, repair
     from frpt.reverse.reconstruction import Reconstruction, UnitReport
     from frpt.reverser import Reverser
     from frpt.rules.registry import reverses
@@ -40,13 +41,16 @@ __all__ = [
     "Convolutions",
     "Diagnosis",
     "FeatureTap",
+    "Fix",
     "FrptError",
     "Gate",
     "LikeliestWinning",
     "Limits",
     "LossBalance",
+    "Memory",
     "Metric",
     "NearestWinning",
+    "Patch",
     "Preset",
     "Reach",
     "Reconstruction",
@@ -60,6 +64,7 @@ __all__ = [
     "UnitReport",
     "__version__",
     "along_training",
+    "apply",
     "compare",
     "data",
     "diagnose",
@@ -68,6 +73,8 @@ __all__ = [
     "freeze",
     "ops",
     "post_train",
+    "remember",
+    "repair",
     "reverses",
     "stats",
     "targets",
@@ -84,6 +91,7 @@ _HOMES = {
         "Reach",
     ),
     "frpt.reference": ("Reference",),
+    "frpt.repairs": ("Fix", "Memory", "Patch", "apply", "remember", "repair"),
     "frpt.reverse.reconstruction": ("Reconstruction", "UnitReport"),
     "frpt.reverser": ("Reverser",),
     "frpt.rules.registry": ("reverses",),

@@ -99,6 +99,17 @@ class ReferenceMismatchError(FrptError, ValueError):
         super().__init__(f"this reference cannot be used: {reason}. Make one with frpt.Reference.fit.")
 
 
+class MemoryMismatchError(FrptError, ValueError):
+    """A memory that belongs to another network or other weights, or that cannot be read."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"this memory cannot be used: {reason}. Make one with frpt.remember.")
+
+
+class PatchError(FrptError, ValueError):
+    """A patch for other weights, or one that cannot be read."""
+
+
 class BudgetError(FrptError, MemoryError):
     """A memory budget that not even one sample's solve fits into."""
 

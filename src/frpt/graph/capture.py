@@ -188,7 +188,7 @@ class Captured:
     def run(self, nodes: Sequence[Node], values: Mapping[Node, Any], keep: set[Node], batch: int) -> dict[Node, Any]:
         """Execute ``nodes`` in order from given ``values``; what is not in ``keep`` is freed after its last use."""
         env: dict[Node, Any] = dict(values)
-        ends = self._last_uses(nodes)
+        ends = self.last_uses(nodes)
         for node in nodes:
             if node not in env:
                 env[node] = self.evaluate(node, env.__getitem__, batch)
@@ -197,7 +197,7 @@ class Captured:
                     env.pop(dead, None)
         return {n: env[n] for n in keep if n in env}
 
-    def _last_uses(self, nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+    def last_uses(self, nodes: Sequence[Node]) -> dict[Node, list[Node]]:
         """Node → the values that no later one of ``nodes`` uses; kept for the tuples that plans run again and again."""
         last_uses = self._ends.get(nodes) if isinstance(nodes, tuple) else None
         if last_uses is None:

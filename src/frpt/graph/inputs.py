@@ -42,6 +42,13 @@ class Inputs:
         )
 
     @property
+    def given(self) -> InputLike:
+        """As one argument: a tuple of positional inputs, or a dict of keyword inputs."""
+        if self.args and self.kwargs:
+            raise InputError("positional and keyword inputs together: pass them as one dict of keyword inputs")
+        return self.kwargs if self.kwargs else self.args
+
+    @property
     def tensors(self) -> list[Tensor]:
         return [v for v in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(v, Tensor)]
 
@@ -100,6 +107,25 @@ class Inputs:
             return leaf[start:stop] if isinstance(leaf, Tensor) and self.carries_batch(leaf) else leaf
 
         args, kwargs = pytree.tree_map(cut, (self.args, self.kwargs))
+        return Inputs(args, kwargs)
+
+    def taken(self, index: Tensor) -> Inputs:
+        """The samples ``index: (k,)``."""
+
+        def take(leaf: Any) -> Any:
+            carries = isinstance(leaf, Tensor) and self.carries_batch(leaf)
+            return leaf.index_select(0, index.to(leaf.device)) if carries else leaf
+
+        args, kwargs = pytree.tree_map(take, (self.args, self.kwargs))
+        return Inputs(args, kwargs)
+
+    def joined(self, other: Inputs) -> Inputs:
+        """These samples, then the other's; what carries no batch is taken from these."""
+
+        def join(mine: Any, theirs: Any) -> Any:
+            return torch.cat([mine, theirs]) if isinstance(mine, Tensor) and self.carries_batch(mine) else mine
+
+        args, kwargs = pytree.tree_map(join, (self.args, self.kwargs), (other.args, other.kwargs))
         return Inputs(args, kwargs)
 
     def check_finite(self) -> None:

@@ -1,0 +1,77 @@
+"""What an owner should know of a repair before trusting it: one-sided or contradictory samples, what is not fixed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from frpt.files.digest import sha256_of_item
+from frpt.graph.inputs import Inputs
+
+_NAMED = 8
+
+
+def notes_on(
+    inputs: Inputs,
+    labels: Tensor,
+    outputs: Tensor,
+    right: Tensor,
+    fixed: Tensor,
+    budget: float,
+    remembered: int,
+) -> tuple[str, ...]:
+    """Sentences, the weightiest first."""
+    notes = []
+    if bool(right.all()):
+        notes.append("every sample was right already: nothing is changed")
+    else:
+        notes += _samples(inputs, labels)
+        notes += _one_sided(labels, outputs, right)
+    if not bool(fixed.all()):
+        missed = (~fixed).nonzero().squeeze(1).tolist()
+        notes.append(
+            f"{len(missed)} of {len(fixed)} samples are not fixed within a predicted KL of {budget:g}: "
+            f"{_some(missed)}; raise budget= if these matter more than the old inputs"
+        )
+    if remembered < 100:
+        notes.append(f"the memory is of {remembered} inputs only: what it says of the cost is rough below some hundred")
+    return tuple(notes)
+
+
+def _samples(inputs: Inputs, labels: Tensor) -> list[str]:
+    """Samples that are there twice, with one label or with two."""
+    seen: dict[str, list[int]] = {}
+    for i in range(inputs.batch):
+        one = inputs.part(i, i + 1)
+        seen.setdefault(sha256_of_item((one.args, one.kwargs)), []).append(i)
+    twice = [rows for rows in seen.values() if len(rows) > 1]
+    against = [rows for rows in twice if any(not torch.equal(labels[rows[0]], labels[r]) for r in rows)]
+    notes = []
+    if against:
+        notes.append(f"samples {_some(against[0])} are equal and have different labels: no network can be right on all")
+    if len(twice) > len(against):
+        count = sum(len(rows) - 1 for rows in twice if rows not in against)
+        notes.append(f"{count} samples are copies of others, and count as often as they are there")
+    return notes
+
+
+def _one_sided(labels: Tensor, outputs: Tensor, right: Tensor) -> list[str]:
+    """All failures of one label: the cheapest repair gives that label to everything."""
+    if labels.is_floating_point():
+        return []
+    wrong = ~right
+    wanted = labels[wrong].unique()
+    if len(wanted) > 1 or int(wrong.sum()) < 2:
+        return []
+    taken = outputs[wrong].argmax(1).unique()
+    who = f"all failures are of class {int(wanted[0])}"
+    who += f", taken for {int(taken[0])}" if len(taken) == 1 else ""
+    return [
+        f"{who}: a repair that sees one label only drifts towards giving it to everything. Add samples of "
+        f"{'class ' + str(int(taken[0])) if len(taken) == 1 else 'other classes'} that are right, or pass keep="
+    ]
+
+
+def _some(rows: list[int]) -> str:
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    return ", ".join(map(str, rows[:_NAMED])) + more

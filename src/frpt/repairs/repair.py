@@ -1,0 +1,288 @@
+"""``frpt.repair``: some failing samples, a memory of old ones, and the nearest weights that are right on the former.
+
+Strengths λ are tried from strong to weak, each from the weights of the one before. Without old samples the first is
+taken at which every sample is right, as long as the predicted change on old inputs stays within a budget; with some
+(``keep``) the one that fixes most and breaks least on half of them, and the other half says what it broke.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from frpt.embed import as_labels
+from frpt.errors import InputError, LabelError, OptionError
+from frpt.graph.capture import Captured, eval_mode
+from frpt.graph.inputs import InputLike, Inputs, Picker, pick
+from frpt.repairs.fix import Fix, Kept, Tried
+from frpt.repairs.memory import Memory, captured_graph, remember
+from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Weights
+from frpt.repairs.notes import notes_on
+from frpt.repairs.patch import Patch
+from frpt.repairs.weight_maps import chosen, weight_maps
+from frpt.reverser import Reverser, make_reverser
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """Which strengths are tried, and how one of them is chosen."""
+
+    ladder: tuple[float, ...] = (30.0, 10.0, 3.0, 1.0, 0.3)
+    """λ: the study's 3 to 10 and a step to either side."""
+    strongest: float = 3e4
+    step: float = 10.0
+    """Where the first costs more than the budget, stronger ones, by this factor, up to that."""
+    budget: float = 0.03
+    """Predicted KL on old inputs that a repair may cost, in nats: about three points of CIFAR-10's accuracy."""
+    worth: float = 10.0
+    """With old samples: how many percent of the given samples one percent of broken old ones outweighs."""
+
+
+def repair(
+    model: nn.Module | Reverser,
+    x: InputLike,
+    y: Any,
+    memory: Memory | None = None,
+    *,
+    keep: tuple[Any, Any] | None = None,
+    modules: Sequence[str] | None = None,
+    loss: Loss = "logistic",
+    margin: float | None = None,
+    strength: float | None = None,
+    budget: float | None = None,
+    seed: int = 0,
+    output: Picker = None,
+) -> Fix:
+    """Fix failing samples now, and break as little else as possible.
+
+    Args:
+        model: the trained network, or a ``Reverser`` of it; it is not changed.
+        x: the failing samples, batch first, as the model takes them; samples that are right may be among them.
+        y: their labels: class ids (N,), or for regression the outputs they should have.
+        memory: what the network does on its old inputs (``frpt.remember``).
+        keep: some old samples (inputs, labels) that should stay as they are. They choose the strength and are reported
+            on; they are no training data. Without a memory one is made of their inputs.
+        modules: names of the modules whose weights may move; all linear maps and convolutions by default.
+        loss: "logistic" (generalises better to samples like these) or "hinge" (breaks less).
+        margin: the lead the hinge asks for; 1 by default.
+        strength: λ, how strongly the old behaviour is held on to; by default chosen. With it ``budget`` has no say.
+        budget: predicted KL on old inputs that the repair may cost, 0.03 by default.
+        seed: of the memory that is made of ``keep``.
+        output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
+
+    Returns:
+        The repaired copy, which samples are fixed (found by running it), what it cost, and the patch.
+
+    Raises:
+        MemoryMismatchError: for a memory of other weights.
+        InputError, LabelError: for samples or labels that the network does not take.
+        OptionError: without a memory and without ``keep``; for modules that have no weights to move.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).eval()
+        >>> memory = frpt.remember(model, torch.randn(200, 4), progress=False)
+        >>> x, y = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+        >>> fix = frpt.repair(model, x, y, memory)
+        >>> bool(fix.fixed.all())
+        True
+    """
+    started = time.perf_counter()
+    inputs = Inputs.of(x)
+    inputs.check_finite()
+    rev = make_reverser(model, inputs.given, {"output": output})
+    if memory is None:
+        if keep is None:
+            raise OptionError(
+                "repair needs to know what to leave alone: pass memory=frpt.remember(model, old_inputs), or some old "
+                "samples as keep=(inputs, labels)"
+            )
+        memory = remember(rev, keep[0], task=_task(as_labels(y)), seed=seed, progress=False)
+    memory.check(rev.model)
+    captured = captured_graph(rev)
+    maps = chosen(weight_maps(captured)[0], modules)
+    solver = NearestWeights(loss=loss, margin=NearestWeights.margin if margin is None else margin)
+    choice = Strengths(
+        ladder=Strengths.ladder if strength is None else (_positive("strength", strength),),
+        budget=Strengths.budget if budget is None else _positive("budget", budget),
+    )
+    with eval_mode(rev.model):
+        before = _outputs(captured, inputs)
+        labels = _labels(before, as_labels(y), memory)
+        problem = Problem(captured, maps, memory.curvatures, *_with_earlier(inputs, labels, memory), solver)
+        right = problem.met(problem.outputs(problem.nothing))
+        held = None if keep is None else _Held(captured, rev, keep, problem)
+        tried = _tried(problem, choice, held, right)
+    best = _best(tried, choice, held is not None, right)
+    repaired = copy.deepcopy(rev.model)
+    if best is not None:
+        _set(repaired, captured, problem, best.weights)
+    fixed = problem.met(_run(rev, repaired, problem.inputs))
+    if int(fixed.sum()) < int(right.sum()):  # rounding: never worse than before
+        best, repaired, fixed = None, copy.deepcopy(rev.model), right
+    cost = 0.0 if best is None else best.kl
+    kept = None if held is None else held.report(problem.nothing if best is None else best.weights.change)
+    return Fix(
+        model=repaired,
+        fixed=fixed[: inputs.batch],
+        right_before=right[: inputs.batch],
+        earlier_lost=int((right & ~fixed)[inputs.batch :].sum()),
+        diff=Patch.between(rev.model, repaired),
+        predicted_kl=cost,
+        strength=float("nan") if best is None else best.strength,
+        rounds=sum(t.weights.rounds for t in tried),
+        seconds=time.perf_counter() - started,
+        notes=notes_on(
+            inputs, labels, before, right[: inputs.batch], fixed[: inputs.batch], choice.budget, memory.samples
+        ),
+        curve=tuple(Tried(t.strength, float(t.weights.met.double().mean()), t.kl, t.broken) for t in tried),
+        kept=kept,
+        inputs=inputs,
+        labels=labels,
+        start=rev,
+        memory_before=memory,
+    )
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    strength: float
+    weights: Weights
+    kl: float
+    broken: float
+    """Share of the old samples it broke, less what it mended; NaN without old samples."""
+
+
+class _Held:
+    """Old samples: what they were, and what a change of the weights makes of them."""
+
+    def __init__(self, captured: Captured, rev: Reverser, keep: tuple[Any, Any], problem: Problem) -> None:
+        inputs = Inputs.of(keep[0])
+        inputs.check_finite()
+        labels = _labels(_outputs(captured, inputs.first(2)), as_labels(keep[1]), None, inputs.batch)
+        self.problem = Problem(captured, problem.maps, problem.plain, inputs, labels, problem.options)
+        self.before = self.problem.met(self.problem.outputs(self.problem.nothing))
+        self.chooses = torch.arange(inputs.batch) % 2 == 0
+
+    def net_broken(self, change: dict[str, Tensor]) -> float:
+        """On the half that chooses: the share of old samples that are wrong now, less that of before."""
+        after = self.problem.met(self.problem.outputs(change))
+        lost = self.before.double() - after.double()
+        return float(lost[self.chooses].mean())
+
+    def report(self, change: dict[str, Tensor]) -> Kept:
+        """On the other half."""
+        after = self.problem.met(self.problem.outputs(change))[~self.chooses]
+        before = self.before[~self.chooses]
+        broken, mended = before & ~after, ~before & after
+        rows = (~self.chooses).nonzero().squeeze(1)
+        return Kept(len(before), int(before.sum()), rows[broken.cpu()], rows[mended.cpu()])
+
+
+def _tried(problem: Problem, choice: Strengths, held: _Held | None, right: Tensor) -> list[_Attempt]:
+    """Weights for one strength after the other, until all samples are right or the budget is used up."""
+    tried: list[_Attempt] = []
+    change = None
+    if bool(right.all()):
+        return tried
+    for strength in choice.ladder:
+        tried.append(_attempt(problem, strength, change, held))
+        change = tried[-1].weights.change
+        if bool(tried[-1].weights.met.all()) or tried[-1].kl > choice.budget:
+            break
+    while tried[0].kl > choice.budget and len(choice.ladder) > 1 and tried[0].strength < choice.strongest:
+        tried.insert(0, _attempt(problem, choice.step * tried[0].strength, None, held))
+    return tried
+
+
+def _attempt(problem: Problem, strength: float, start: dict[str, Tensor] | None, held: _Held | None) -> _Attempt:
+    weights = problem.solve(strength, start)
+    broken = float("nan") if held is None else held.net_broken(weights.change)
+    return _Attempt(strength, weights, problem.predicted_kl(weights.change), broken)
+
+
+def _best(tried: Sequence[_Attempt], choice: Strengths, held: bool, right: Tensor) -> _Attempt | None:
+    """The attempt to be kept; None where none of them is better than leaving the network alone."""
+
+    def worth(attempt: _Attempt) -> float:
+        gained = float(attempt.weights.met.double().mean() - right.double().mean())
+        return gained - (choice.worth * attempt.broken if held else 0.0)
+
+    single = len(choice.ladder) == 1  # a strength that was asked for is not judged by the budget
+    allowed = [a for a in tried if single or a.kl <= choice.budget]
+    best = max(allowed, key=worth, default=None)
+    return best if best is not None and worth(best) > 0 else None
+
+
+def _labels(outputs: Tensor, y: Tensor, memory: Memory | None, count: int | None = None) -> Tensor:
+    """Labels that fit the outputs: class ids (N,), or an output target."""
+    count = len(outputs) if count is None else count
+    y = y.to(outputs.device)
+    if len(y) != count:
+        raise LabelError(f"there are {count} samples and {len(y)} labels")
+    if y.is_floating_point():
+        if y.shape[1:] != outputs.shape[1:]:
+            raise LabelError(
+                f"output targets must have the output's shape {tuple(outputs.shape)}, got {tuple(y.shape)}"
+            )
+        if not bool(torch.isfinite(y).all()):
+            raise LabelError("the output targets hold NaN or infinity; clean the labels first")
+        if memory is not None and memory.task != "regression":
+            raise OptionError('this memory is of a classifier: make one with frpt.remember(..., task="regression")')
+        return y
+    if outputs.dim() != 2 or y.dim() != 1:
+        raise LabelError(
+            f"a repair takes one class id for each sample of an output (N, classes); the output is "
+            f"{tuple(outputs.shape)}, the labels {tuple(y.shape)}"
+        )
+    if bool(((y < 0) | (y >= outputs.shape[1])).any()):
+        bad = y[(y < 0) | (y >= outputs.shape[1])].unique().tolist()[:5]
+        raise LabelError(f"labels {bad} are out of range: the output has {outputs.shape[1]} classes")
+    return y
+
+
+def _with_earlier(inputs: Inputs, labels: Tensor, memory: Memory) -> tuple[Inputs, Tensor]:
+    """The samples, and after them those that earlier repairs fixed."""
+    if memory.repaired is None:
+        return inputs, labels
+    return inputs.joined(memory.repaired.inputs), torch.cat([labels, memory.repaired.labels.to(labels)])
+
+
+def _task(y: Tensor) -> Any:
+    return "regression" if y.is_floating_point() else "classification"
+
+
+def _outputs(captured: Captured, inputs: Inputs) -> Tensor:
+    with torch.no_grad():
+        values = captured.run(captured.nodes, captured.given(inputs), {captured.output}, inputs.batch)
+    out: Tensor = values[captured.output]
+    if not bool(torch.isfinite(out).all()):
+        raise InputError("the network's output is NaN or infinite for some of the samples")
+    return out
+
+
+def _run(rev: Reverser, model: nn.Module, inputs: Inputs) -> Tensor:
+    """The repaired model itself, run as its owner would."""
+    with eval_mode(model), torch.no_grad():
+        return pick(model(*inputs.args, **inputs.kwargs), rev.output)
+
+
+def _set(model: nn.Module, captured: Captured, problem: Problem, weights: Weights) -> None:
+    """The changed weights into a copy of the model."""
+    new = problem.weights(weights.change)
+    with torch.no_grad():
+        for node, value in new.items():
+            path, _, name = captured.weights[node].rpartition(".")
+            getattr(model.get_submodule(path), name).copy_(value)
+
+
+def _positive(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise OptionError(f"{name} must be a positive number, got {value!r}")
+    return float(value)

@@ -1,0 +1,210 @@
+"""Repair: what is failing is fixed, what was right stays, and everything that cannot be promised is said."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from frpt.data.digits import digits
+from frpt.errors import InputError, LabelError, MemoryMismatchError, NonFiniteError, OptionError
+from frpt.repairs import Memory, remember, repair
+from frpt.zoo import simple_cnn
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[nn.Module, Tensor, Tensor]:
+    """The MNIST SimpleCNN, trained for a moment on half of the embedded digits."""
+    (x, y), _ = digits(0)
+    torch.manual_seed(0)
+    model = simple_cnn("mnist")
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    order = torch.randperm(2000)
+    for i in range(150):
+        rows = order[(32 * i) % 1968 :][:32]
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+    return model.eval(), x, y
+
+
+@pytest.fixture(scope="module")
+def remembered(trained: tuple[nn.Module, Tensor, Tensor]) -> Memory:
+    return remember(trained[0], trained[1][:2000], samples=300, progress=False)
+
+
+def noisy(x: Tensor, seed: int) -> Tensor:
+    return x + 1.2 * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def failing(trained: tuple[nn.Module, Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
+    model, x, y = trained
+    x, y = noisy(x[2000:3500], 0), y[2000:3500]
+    wrong = (model(x).argmax(1) != y).nonzero().squeeze(1)[:count]
+    return x[wrong], y[wrong]
+
+
+def test_failures_are_fixed_and_little_else_moves(
+    trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory
+) -> None:
+    model, x, y = trained
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    fx, fy = failing(trained, 20)
+    fix = repair(model, fx, fy, remembered)
+    with torch.no_grad():
+        right = fix.model(fx).argmax(1) == fy
+        old, new = ((m(x[3500:]).argmax(1) == y[3500:]).double().mean() for m in (model, fix.model))
+        kind = [(m(noisy(x[3500:], 1)).argmax(1) == y[3500:]).double().mean() for m in (model, fix.model)]
+    assert torch.equal(fix.fixed, right)
+    assert right.double().mean() >= 0.95
+    assert new >= old - 0.015
+    assert kind[1] > kind[0] + 0.02
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training is False
+    assert "20 failing samples fixed" in str(fix)
+    assert "conv" not in fix._repr_html_() or "<table>" in fix._repr_html_()
+
+
+def test_the_metric_does_the_work(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:
+    """The same samples fixed by plain gradient steps break several times as much."""
+    model, x, y = trained
+    fx, fy = failing(trained, 20)
+    fix = repair(model, fx, fy, remembered)
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.Adam(plain.parameters(), lr=1e-3)
+    for _ in range(100):
+        optimizer.zero_grad()
+        F.cross_entropy(plain(fx), fy).backward()
+        optimizer.step()
+    with torch.no_grad():
+        was = model(x[3500:]).argmax(1) == y[3500:]
+        broken = [int((was & (m(x[3500:]).argmax(1) != y[3500:])).sum()) for m in (fix.model, plain)]
+    assert broken[0] < broken[1] / 3
+
+
+def test_with_old_samples_the_strength_is_chosen_and_reported(
+    trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory
+) -> None:
+    model, x, y = trained
+    fx, fy = failing(trained, 20)
+    keep = (x[3500:4000], y[3500:4000])
+    fix = repair(model, fx, fy, remembered, keep=keep)
+    assert fix.kept is not None
+    assert fix.kept.count == 250
+    with torch.no_grad():
+        before, after = ((m(keep[0]).argmax(1) == keep[1]) for m in (model, fix.model))
+    rows = torch.arange(500) % 2 == 1
+    assert set(fix.kept.broken.tolist()) == set((before & ~after & rows).nonzero().squeeze(1).tolist())
+    assert "old samples" in str(fix)
+    alone = repair(model, fx, fy, keep=keep)
+    assert alone.fixed.double().mean() >= 0.9
+
+
+def test_only_the_named_modules_move(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:
+    model, _, _ = trained
+    fx, fy = failing(trained, 5)
+    fix = repair(model, fx, fy, remembered, modules=["classifier"])
+    assert fix.diff.moved
+    assert all(name.startswith("classifier") for name in fix.diff.moved)
+
+
+def test_one_repair_after_the_other_keeps_the_first(
+    trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory, tmp_path: Path
+) -> None:
+    model, _, _ = trained
+    fx, fy = failing(trained, 30)
+    first = repair(model, fx[:15], fy[:15], remembered)
+    with pytest.raises(MemoryMismatchError, match="changed since"):
+        repair(first.model, fx[15:], fy[15:], remembered)
+    kept = Memory.load(first.memory.save(tmp_path / "memory"))
+    second = repair(first.model, fx[15:], fy[15:], kept, budget=1.0)
+    with torch.no_grad():
+        still = (second.model(fx[:15]).argmax(1) == fy[:15])[first.fixed]
+    assert second.fixed.double().mean() >= 0.95
+    assert int((~still).sum()) == second.earlier_lost == 0
+
+
+def test_explained_beside_the_reconstruction(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:
+    model, _, _ = trained
+    fx, fy = failing(trained, 10)
+    (row,) = repair(model, fx, fy, remembered).explain("stage2")
+    assert row.layer == "stage2"
+    assert row.deviation > 0
+    assert row.asked > 0
+    assert 0 < row.cosine <= 1
+
+
+def test_regression_targets_are_met() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 2)).eval()
+    x = torch.randn(300, 3)
+    memory = remember(model, x, task="regression", progress=False)
+    fx = torch.randn(8, 3)
+    target = model(fx).detach() + torch.tensor([0.5, -0.5])
+    fix = repair(model, fx, target, memory, budget=1e3)
+    left = (fix.model(fx) - target).norm(dim=1) / target.norm(dim=1)
+    assert bool((left[fix.fixed] <= 0.05).all())
+    assert int(fix.fixed.sum()) >= 6
+    with pytest.raises(OptionError, match="regression"):
+        repair(model, fx, target, remember(model, x, progress=False))
+
+
+def test_in_half_precision(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, _ = trained
+    half = copy.deepcopy(model).bfloat16()
+    fx, fy = failing(trained, 10)
+    fix = repair(half, fx.bfloat16(), fy, remember(half, x[:200].bfloat16(), progress=False))
+    with torch.no_grad():
+        right = fix.model(fx.bfloat16()).argmax(1) == fy
+    assert bool(right[fix.fixed].all())
+    assert fix.fixed.double().mean() >= 0.8
+    assert next(fix.model.parameters()).dtype is torch.bfloat16
+
+
+def test_samples_that_are_right_already_change_nothing(
+    trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory
+) -> None:
+    model, x, _ = trained
+    with torch.no_grad():
+        y = model(x[:5]).argmax(1)
+    fix = repair(model, x[:5], y, remembered)
+    assert fix.diff.moved == {}
+    assert bool(fix.fixed.all())
+    assert "every sample was right already" in str(fix)
+
+
+def test_what_an_owner_should_know_is_said(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:
+    model, _, _ = trained
+    fx, fy = failing(trained, 6)
+    twice = repair(model, torch.cat([fx, fx[:1]]), torch.cat([fy, fy[:1]]), remembered)
+    assert any("copies of others" in note for note in twice.notes)
+    against = repair(model, torch.cat([fx, fx[:1]]), torch.cat([fy, (fy[:1] + 1) % 10]), remembered)
+    assert any("equal and have different labels" in note for note in against.notes)
+    assert any("not fixed" in note for note in against.notes)
+    one = torch.full_like(fy, 3)
+    assert any("one label only" in note for note in repair(model, fx, one, remembered).notes)
+    tight = repair(model, fx, fy, remembered, budget=1e-9)
+    assert any("within a predicted KL of 1e-09" in note for note in tight.notes)
+    assert tight.predicted_kl <= 1e-2
+
+
+def test_bad_input_is_refused(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:
+    model, x, y = trained
+    with pytest.raises(OptionError, match="remember"):
+        repair(model, x[:2], y[:2])
+    with pytest.raises(LabelError, match="2 samples and 3 labels"):
+        repair(model, x[:2], y[:3], remembered)
+    with pytest.raises(LabelError, match=r"\[12\] are out of range"):
+        repair(model, x[:1], torch.tensor([12]), remembered)
+    with pytest.raises(NonFiniteError):
+        repair(model, x[:1] * torch.nan, y[:1], remembered)
+    with pytest.raises(InputError, match="empty"):
+        repair(model, x[:0], y[:0], remembered)
+    with pytest.raises(OptionError, match="strength"):
+        repair(model, x[:1], y[:1], remembered, strength=-1.0)
