@@ -31,7 +31,7 @@ import frpt
 from frpt import zoo
 from frpt.errors import CheckpointError, FrptError, OptionError
 from frpt.zoo.resnet import BasicBlock
-from frpt.zoo.simple_vit import Shape, SimpleViT
+from frpt.zoo.simple_vit import SimpleViT, ViTShape
 from frpt_paper.runs.pretraining import MODELS, Recipe
 from frpt_paper.runs.starting_models import starting_models
 
@@ -58,7 +58,7 @@ class SmallResNet(nn.Module):
 
 def small_vit() -> SimpleViT:
     """A pre-norm ViT of 175,000 weights: 64 patches of 4 × 4, width 64, five blocks of four heads."""
-    return SimpleViT(Shape(32, 4, 10, width=64, heads=4, depth=5), norm=True)
+    return SimpleViT(ViTShape(32, 4, 10, width=64, heads=4, depth=5), norm=True)
 
 
 def crepe() -> nn.Module:
