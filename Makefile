@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test lint browser docs notebooks bench bench-nearest bench-restore bench-conv bench-composite bench-store bench-train bench-diagnose clean
+.PHONY: demo test lint browser docs notebooks bench bench-nearest bench-restore bench-conv bench-composite bench-store bench-train bench-diagnose bench-repair clean
 
 # The demo needs the library alone; everything else what developers have.
 $(DEMO): pyproject.toml constraints.txt
@@ -73,6 +73,9 @@ bench-train: $(READY)
 
 bench-diagnose: $(READY)
 	$(BIN)/python benchmarks/diagnose.py
+
+bench-repair: $(READY)
+	$(BIN)/python benchmarks/repair.py $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf $(VENV) build/site .mypy_cache .ruff_cache examples/tutorials/.ruff_cache .pytest_cache

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; _HOMES below is what ha
         Reach,
     )
     from frpt.reference import Reference
-    from frpt.repairs import Fix, Memory, Patch, apply, remember, repair
+    from frpt.repairs import Fix, Memory, Patch, RepairComparison, apply, compare_repairs, remember, repair
     from frpt.reverse.reconstruction import Reconstruction, UnitReport
     from frpt.reverser import Reverser
     from frpt.rules.registry import reverses
@@ -55,6 +55,7 @@ __all__ = [
     "Reach",
     "Reconstruction",
     "Reference",
+    "RepairComparison",
     "Result",
     "Reverser",
     "TargetDataset",
@@ -66,6 +67,7 @@ __all__ = [
     "along_training",
     "apply",
     "compare",
+    "compare_repairs",
     "data",
     "diagnose",
     "embed",
@@ -91,7 +93,7 @@ _HOMES = {
         "Reach",
     ),
     "frpt.reference": ("Reference",),
-    "frpt.repairs": ("Fix", "Memory", "Patch", "apply", "remember", "repair"),
+    "frpt.repairs": ("Fix", "Memory", "Patch", "RepairComparison", "apply", "compare_repairs", "remember", "repair"),
     "frpt.reverse.reconstruction": ("Reconstruction", "UnitReport"),
     "frpt.reverser": ("Reverser",),
     "frpt.rules.registry": ("reverses",),

@@ -76,14 +76,19 @@ def test_the_powers_are_the_mean_squared_gradients() -> None:
 
 
 def test_curvlinops_has_the_same_factors() -> None:
-    """The Kronecker factors A and G of a third party's EKFAC; its labels are the same draws in the mean only."""
+    """The Kronecker factors A and G of a third party's EKFAC; its labels are the same draws in the mean only.
+
+    Needs: pip install --no-deps curvlinops-for-pytorch einops einconv linear_operator opt_einsum (3.0.1; its other
+    dependencies bring torchvision along and are not used here).
+    """
     curvlinops = pytest.importorskip("curvlinops")
     model, x = net(), inputs(4000)
     m = remember(model, x, samples=4000, progress=False)
     y = torch.zeros(len(x), dtype=torch.long)
     theirs = curvlinops.EKFACLinearOperator(
-        model, nn.CrossEntropyLoss(), dict(model.named_parameters()), [(x, y)], fisher_type="type-2"
-    )
+        model, nn.CrossEntropyLoss(), list(model.parameters()), [(x, y)], fisher_type="type-2",
+        separate_weight_and_bias=False,
+    )  # fmt: skip
     for seed in range(5):
         change = changes(model, 0.01, seed)
         flat = torch.cat([change[n].flatten() for n, _ in model.named_parameters()])

@@ -4,5 +4,19 @@ from frpt.repairs.fix import Fix, Kept, Moved, Tried
 from frpt.repairs.memory import Memory, remember
 from frpt.repairs.patch import Patch, apply
 from frpt.repairs.repair import repair
+from frpt.repairs.repair_comparison import Outcome, RepairComparison, compare_repairs
 
-__all__ = ["Fix", "Kept", "Memory", "Moved", "Patch", "Tried", "apply", "remember", "repair"]
+__all__ = [
+    "Fix",
+    "Kept",
+    "Memory",
+    "Moved",
+    "Outcome",
+    "Patch",
+    "RepairComparison",
+    "Tried",
+    "apply",
+    "compare_repairs",
+    "remember",
+    "repair",
+]

@@ -76,11 +76,12 @@ class Fix:
         diff: the patch from the network to the repaired one.
         predicted_kl: ½‖W − W₀‖²_F, about the mean KL of the outputs on old inputs, in nats.
         strength: λ that was chosen; NaN where nothing is changed.
-        rounds: Gauss–Newton steps that were made.
+        rounds: Gauss–Newton steps that were made; Adam's, of a control.
         seconds: that it took.
         notes: what to know before trusting it.
         curve: the strengths that were tried, with what each gives and costs.
         kept: what became of the old samples; None without ``keep``.
+        method: "nearest", or the control that made it.
     """
 
     model: nn.Module
@@ -99,6 +100,7 @@ class Fix:
     labels: Tensor = field(repr=False)
     start: Reverser = field(repr=False)
     memory_before: Memory = field(repr=False)
+    method: str = "nearest"
 
     @cached_property
     def memory(self) -> Memory:
@@ -165,7 +167,8 @@ class Fix:
     def _summary(self) -> str:
         wrong = ~self.right_before
         now = int((self.fixed & wrong).sum())
-        text = f"{now} of {int(wrong.sum())} failing samples fixed"
+        text = "" if self.method == "nearest" else f"{self.method}: "
+        text += f"{now} of {int(wrong.sum())} failing samples fixed"
         if bool(self.right_before.any()):
             text += (
                 f", {int((self.fixed & self.right_before).sum())} of {int(self.right_before.sum())} others still right"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -29,10 +31,13 @@ def notes_on(
         notes += _one_sided(labels, outputs, right)
     if not bool(fixed.all()):
         missed = (~fixed).nonzero().squeeze(1).tolist()
-        notes.append(
-            f"{len(missed)} of {len(fixed)} samples are not fixed within a predicted KL of {budget:g}: "
-            f"{_some(missed)}; raise budget= if these matter more than the old inputs"
-        )
+        which = f"{len(missed)} of {len(fixed)} samples are not fixed"
+        if budget < math.inf:
+            which += f" within a predicted KL of {budget:g}"
+        which += f": {_some(missed)}"
+        if budget < math.inf:
+            which += "; raise budget= if these matter more than the old inputs"
+        notes.append(which)
     if remembered < 100:
         notes.append(f"the memory is of {remembered} inputs only: what it says of the cost is rough below some hundred")
     return tuple(notes)

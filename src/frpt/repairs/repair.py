@@ -8,6 +8,7 @@ taken at which every sample is right, as long as the predicted change on old inp
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from frpt.embed import as_labels
 from frpt.errors import InputError, LabelError, OptionError
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import InputLike, Inputs, Picker, pick
+from frpt.repairs.controls import DESCENTS, Control, Method
 from frpt.repairs.fix import Fix, Kept, Tried
 from frpt.repairs.memory import Memory, captured_graph, remember
 from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Weights
@@ -51,6 +53,8 @@ def repair(
     memory: Memory | None = None,
     *,
     keep: tuple[Any, Any] | None = None,
+    method: Method = "nearest",
+    old: InputLike | None = None,
     modules: Sequence[str] | None = None,
     loss: Loss = "logistic",
     margin: float | None = None,
@@ -68,12 +72,15 @@ def repair(
         memory: what the network does on its old inputs (``frpt.remember``).
         keep: some old samples (inputs, labels) that should stay as they are. They choose the strength and are reported
             on; they are no training data. Without a memory one is made of their inputs.
+        method: "nearest", the nearest weights; or a control to compare it with: "finetune" on the samples alone, "ewc"
+            (a diagonal metric), "replay" (old inputs, distilled). ``budget`` is of the nearest weights only.
+        old: old inputs without labels, for "replay"; by default the half of ``keep`` that chooses the strength.
         modules: names of the modules whose weights may move; all linear maps and convolutions by default.
         loss: "logistic" (generalises better to samples like these) or "hinge" (breaks less).
         margin: the lead the hinge asks for; 1 by default.
         strength: λ, how strongly the old behaviour is held on to; by default chosen. With it ``budget`` has no say.
         budget: predicted KL on old inputs that the repair may cost, 0.03 by default.
-        seed: of the memory that is made of ``keep``.
+        seed: of the memory that is made of ``keep``, and of the order in which a control takes its samples.
         output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
 
     Returns:
@@ -82,7 +89,8 @@ def repair(
     Raises:
         MemoryMismatchError: for a memory of other weights.
         InputError, LabelError: for samples or labels that the network does not take.
-        OptionError: without a memory and without ``keep``; for modules that have no weights to move.
+        OptionError: without a memory and without ``keep``; for modules that have no weights to move; for "replay"
+            without old inputs.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -108,14 +116,18 @@ def repair(
     captured = captured_graph(rev)
     maps = chosen(weight_maps(captured)[0], modules)
     solver = NearestWeights(loss=loss, margin=NearestWeights.margin if margin is None else margin)
-    choice = Strengths(
-        ladder=Strengths.ladder if strength is None else (_positive("strength", strength),),
-        budget=Strengths.budget if budget is None else _positive("budget", budget),
-    )
+    choice = _choice(method, strength, budget)
     with eval_mode(rev.model):
         before = _outputs(captured, inputs)
         labels = _labels(before, as_labels(y), memory)
-        problem = Problem(captured, maps, memory.curvatures, *_with_earlier(inputs, labels, memory), solver)
+        samples = _with_earlier(inputs, labels, memory)
+        if method == "nearest":
+            problem = Problem(captured, maps, memory.curvatures, *samples, solver)
+        else:
+            replayed = _replayed(old, keep)
+            problem = Control(
+                captured, maps, memory.curvatures, *samples, solver, DESCENTS[method], method, replayed, seed
+            )  # fmt: skip
         right = problem.met(problem.outputs(problem.nothing))
         held = None if keep is None else _Held(captured, rev, keep, problem)
         tried = _tried(problem, choice, held, right)
@@ -147,7 +159,30 @@ def repair(
         labels=labels,
         start=rev,
         memory_before=memory,
+        method=method,
     )
+
+
+def _choice(method: Method, strength: float | None, budget: float | None) -> Strengths:
+    """The strengths that a method tries; what a control costs is measured, not limited."""
+    given = None if strength is None else (_positive("strength", strength),)
+    if method == "nearest":
+        limit = Strengths.budget if budget is None else _positive("budget", budget)
+        return Strengths(ladder=given or Strengths.ladder, budget=limit)
+    if method not in DESCENTS:
+        raise OptionError(f"method must be nearest, {', '.join(DESCENTS)}, got {method!r}")
+    if method == "finetune" and given:
+        raise OptionError("fine-tuning has no strength; leave strength= out")
+    return Strengths(ladder=given or DESCENTS[method].ladder, budget=math.inf)
+
+
+def _replayed(old: InputLike | None, keep: tuple[Any, Any] | None) -> Inputs | None:
+    """Old inputs that replay may learn from: those given, or the half of ``keep`` that is not reported on."""
+    if old is None and keep is None:
+        return None
+    inputs = Inputs.of(keep[0] if old is None else old)  # type: ignore[index]
+    inputs.check_finite()
+    return inputs if old is not None else inputs.taken(torch.arange(0, inputs.batch, 2))
 
 
 @dataclass(frozen=True)
