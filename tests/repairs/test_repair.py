@@ -106,6 +106,18 @@ def test_with_old_samples_the_strength_is_chosen_and_reported(
     assert alone.fixed.double().mean() >= 0.9
 
 
+def test_a_repair_that_costs_more_than_it_fixes_is_not_made(
+    trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory
+) -> None:
+    """Digits with the wrong label on purpose, beside the same digits with the right one."""
+    model, x, y = trained
+    fix = repair(
+        model, x[3500:3540], (y[3500:3540] + 1) % 10, remembered, keep=(x[3500:3600], y[3500:3600]), budget=9.0
+    )
+    assert fix.diff.moved == {}
+    assert any("costs more of the old samples" in note for note in fix.notes)
+
+
 def test_only_the_named_modules_move(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:
     model, _, _ = trained
     fx, fy = failing(trained, 5)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from frpt.cli import targets_command
 from frpt.cli.diagnose_command import diagnose
+from frpt.cli.repair_command import apply, remember, repair
 from frpt.cli.reproduce import reproduce
 from frpt.cli.shared import Blocks, InputShape, ModelSpec, Output, PresetName, console, errors, reverser
 from frpt.cli.train_command import train
@@ -20,6 +21,9 @@ app = typer.Typer(
 app.add_typer(targets_command.app, name="targets")
 app.command()(train)
 app.command()(diagnose)
+app.command()(remember)
+app.command()(repair)
+app.command()(apply)
 app.command()(reproduce)
 
 
@@ -65,7 +69,7 @@ def demo(
     post_epochs: Annotated[int, typer.Option(min=1, help="Post-training epochs of each run.")] = 5,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the comparison.")] = 3,
 ) -> None:
-    """Train the paper's MNIST SimpleCNN on embedded digits, diagnose it, write targets, post-train it in three ways."""
+    """Train the paper's MNIST SimpleCNN on embedded digits, diagnose it, post-train it in three ways, repair it."""
     from frpt.cli.demo import run_demo
 
     with errors():

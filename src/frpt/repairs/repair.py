@@ -30,6 +30,11 @@ from frpt.repairs.patch import Patch
 from frpt.repairs.weight_maps import chosen, weight_maps
 from frpt.reverser import Reverser, make_reverser
 
+_UNWORTHY = (
+    "nothing is changed: every strength that was tried costs more of the old samples (keep=) than it fixes; "
+    "pass strength= to insist",
+)
+
 
 @dataclass(frozen=True)
 class Strengths:
@@ -152,7 +157,8 @@ def repair(
         seconds=time.perf_counter() - started,
         notes=notes_on(
             inputs, labels, before, right[: inputs.batch], fixed[: inputs.batch], choice.budget, memory.samples
-        ),
+        )
+        + (_UNWORTHY if best is None and held is not None and tried else ()),
         curve=tuple(Tried(t.strength, float(t.weights.met.double().mean()), t.kl, t.broken) for t in tried),
         kept=kept,
         inputs=inputs,

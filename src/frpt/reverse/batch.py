@@ -95,7 +95,8 @@ class Batch(ABC):
 
     def _closed(self, reached: Tensor) -> Tensor:
         """The share of each sample's residual that is gone: (b,)."""
-        before, left = (self.axis.norm(self._asked(out).double() - out.double()) for out in (self.output, reached))
+        before = self.axis.norm(self.target.double() - self.output.double())
+        left = self.axis.norm(self._asked(reached).double() - reached.double())
         return torch.where(self.corrected, 1 - relative(left, before), 1.0)
 
     def _asked(self, output: Tensor) -> Tensor:

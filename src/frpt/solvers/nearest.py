@@ -86,7 +86,7 @@ class NearestWinning:
 
     competitors: int = 3
     steps: int = 40
-    patience: int = 3
+    patience: int = 2
     persistence: int = 10
     stride: float = 0.5
     gain: float = 0.01
