@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
 import frpt
 from frpt.errors import OptionError
@@ -49,3 +52,14 @@ def test_a_diagnosis_takes_the_reversers_reference_or_its_own(rev: frpt.Reverser
     assert diagnosed(measured, reference=False) == diagnosed(rev, reference=False)
     assert diagnosed(measured) != diagnosed(rev, reference=False)
     assert torch.equal(rev.example.args[0], measured.example.args[0])
+
+
+def test_a_module_stands_for_its_layer_everywhere(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
+    x, y = torch.randn(40, 4), torch.randint(3, (40,))
+    data = TensorDataset(x, y)
+    assert [f.name for f in frpt.diagnose(model, data, at=[model[1], "0"], progress=False).layers] == ["out", "1", "0"]
+    assert list(frpt.Reference.fit(model, data, at=model[1], progress=False).layers) == ["1"]
+    store = frpt.write_targets(frpt.Reverser(model, x[:4]), data, at=model[1], store=tmp_path / "s", progress=False)
+    assert list(store.layers) == ["1"]

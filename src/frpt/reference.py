@@ -26,7 +26,7 @@ from frpt.files.atomic import refused, write_atomic
 from frpt.files.digest import weights_of
 from frpt.files.progress import Progress
 from frpt.graph.inputs import Inputs
-from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
+from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
 from frpt.solvers.variation import Gatherer, Variation
 
 _FORMAT, _VERSION = "frpt reference", 1
@@ -52,7 +52,7 @@ class Reference:
     def fit(
         model: nn.Module | Reverser,
         dataset: Any,
-        at: str | Sequence[str],
+        at: Layer | Sequence[Layer],
         *,
         samples: int = 512,
         seed: int = 0,
@@ -90,7 +90,7 @@ class Reference:
         source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
         example = next(iter(source.batches([range(min(_EXAMPLE, source.count))], _EXAMPLE)))[1]
         rev = make_reverser(model, example, options)
-        return Reference.of_reverser(rev, source, [at] if isinstance(at, str) else at, samples, seed, progress)
+        return Reference.of_reverser(rev, source, layer_names(network, at), samples, seed, progress)
 
     @staticmethod
     def of_reverser(

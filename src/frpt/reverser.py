@@ -94,6 +94,11 @@ def layer_name(model: nn.Module, at: Layer) -> str:
     return names[0]
 
 
+def layer_names(model: nn.Module, at: Layer | Sequence[Layer]) -> list[str]:
+    """The names of one layer or of several."""
+    return [layer_name(model, one) for one in ([at] if isinstance(at, str | nn.Module) else at)]
+
+
 def make_reverser(model: nn.Module | Reverser, example_inputs: InputLike, options: UnmeasuredOptions) -> Reverser:
     """The Reverser that was given, or one on the model with these options."""
     network = network_of(model, options, ReverserOptions.__annotations__)

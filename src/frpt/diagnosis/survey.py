@@ -22,7 +22,7 @@ from frpt.files.digest import options_of, sha256_of_item, weights_of
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reference import Reference
-from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
+from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
 
 _EXAMPLE = 8  # samples to capture the network with; any number above one does
 _REFERENCE = 512  # samples to fit a reference to: the default of Reference.fit
@@ -34,7 +34,7 @@ _LEAST = 2  # modules that a level of nesting has to have for its modules to be 
 def diagnose(
     model: nn.Module | Reverser,
     dataset: Any,
-    at: str | Sequence[str] | None = None,
+    at: Layer | Sequence[Layer] | None = None,
     *,
     class_names: Sequence[str] | None = None,
     reference: Reference | Literal[False] | None = None,
@@ -131,12 +131,12 @@ def diagnose(
     )
 
 
-def _chosen_layers(rev: Reverser, at: str | Sequence[str] | None) -> list[str]:
+def _chosen_layers(rev: Reverser, at: Layer | Sequence[Layer] | None) -> list[str]:
     """The layers asked for and the output, output first; without any, the outermost modules of the network."""
     if at is None:
         names = _outermost(rev)
     else:
-        names = [at] if isinstance(at, str) else list(at)
+        names = layer_names(rev.model, at)
         if len(set(names)) != len(names):
             raise OptionError(f"at names a layer twice: {names}")
         for name in names:

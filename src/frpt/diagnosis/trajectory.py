@@ -27,7 +27,7 @@ from frpt.diagnosis.sums import scored
 from frpt.errors import CheckpointError, OptionError, UnknownLayerError
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
-from frpt.reverser import Reverser, UnmeasuredOptions, make_reverser, network_of
+from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,7 +182,7 @@ def along_training(
     model: nn.Module | Reverser,
     checkpoints: Iterable[WeightsLike] | Mapping[str, WeightsLike],
     dataset: Any,
-    at: str | Sequence[str],
+    at: Layer | Sequence[Layer],
     *,
     batch_size: int = 64,
     workers: int = 0,
@@ -217,7 +217,7 @@ def along_training(
         >>> trajectory.deviation.shape
         (2, 1)
     """
-    layers = [at] if isinstance(at, str) else list(at)
+    layers = layer_names(network_of(model, options), at)
     if not layers:
         raise OptionError("at names no layer; pass at least one")
     if batch_size < 1:

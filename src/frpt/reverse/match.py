@@ -19,7 +19,7 @@ from frpt.graph.capture import Captured
 from frpt.graph.plan import Match, Unit
 from frpt.options import Preset
 from frpt.rules import rule_for
-from frpt.rules.conv import absorbs
+from frpt.rules.conv import PADDING, absorbs
 from frpt.rules.registry import Call, Rule, bind
 
 ValueOf = Callable[[Node], Any]
@@ -77,7 +77,7 @@ def as_call(unit: Unit) -> Call | None:
 
 def pads_next(node: Node) -> bool:
     """Whether a node is just the padding of the convolution after it, written as an op of its own."""
-    if node.target is not torch.ops.aten.pad.default or len(node.users) != 1:
+    if node.target is not PADDING or len(node.users) != 1:
         return False
     user = next(iter(node.users))
     if not isinstance(user.target, OpOverload):

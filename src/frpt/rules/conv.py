@@ -33,6 +33,10 @@ aten = torch.ops.aten
 _RANK = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
 
 
+PADDING = aten.pad.default
+"""The op that a model lays padding with where the convolution after it does not do so itself."""
+
+
 def absorbs(op: OpOverload, args: dict[str, Any], pad: dict[str, Any]) -> bool:
     """Whether a convolution can take the ``aten.pad`` before it into its own padding: the two are one linear map."""
     rank, widths = _RANK.get(op), pad["pad"]

@@ -21,7 +21,7 @@ from frpt.files.digest import options_of, weights_of
 from frpt.files.lock import WriterLock
 from frpt.files.progress import Progress
 from frpt.reverse.reconstruction import Reconstruction
-from frpt.reverser import Reverser
+from frpt.reverser import Layer, Reverser, layer_names
 from frpt.solvers.variation import Variations, check_known
 from frpt.targets.differences import changed_data, layer_differences, setting_differences
 from frpt.targets.manifest import (
@@ -52,7 +52,7 @@ _LATEST = 0.1
 def write_targets(
     rev: Reverser,
     dataset: Any,
-    at: str | Sequence[str],
+    at: Layer | Sequence[Layer],
     store: str | Path,
     *,
     mode: Literal["auto", "dense", "delta"] = "auto",
@@ -101,7 +101,7 @@ def write_targets(
         >>> frpt.write_targets(rev, dataset, at="0", store=folder / "targets", progress=False).complete  # nothing to do
         True
     """
-    layers = [at] if isinstance(at, str) else list(at)
+    layers = layer_names(rev.model, at)
     if reference is not None:
         reference.check(rev)
         check_known(reference, layers)
