@@ -183,7 +183,7 @@ def test_stores_and_runs_know_their_reference(tmp_path: Path) -> None:
     with pytest.raises(ReferenceMismatchError):
         frpt.write_targets(frpt.Reverser(trained(1), data.tensors[0][:4]), data, "1", tmp_path / "t", reference=ref)
     result = frpt.post_train(model, data, "1", reference=ref, epochs=1, progress=False)
-    assert result.last.deviation is not None
+    assert result.last.distance is not None
     with pytest.raises(OptionError, match="belong to the Reverser"):
         frpt.post_train(rev, data, "1", reference=ref, epochs=1, progress=False)
 

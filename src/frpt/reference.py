@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from frpt.datasets.labelled import LabelledSamples, fitting_batch
 from frpt.errors import NonFiniteError, OptionError, ReferenceMismatchError
-from frpt.files.atomic import refused, write_atomic
-from frpt.files.digest import weights_of
+from frpt.files.atomic import make_folder, write_atomic
+from frpt.files.digest import other_weights, weights_of
 from frpt.files.progress import Progress
 from frpt.graph.inputs import Inputs
 from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
@@ -148,12 +148,8 @@ class Reference:
 
     def check(self, rev: Reverser) -> None:
         """Refuse another network, or the same with other weights."""
-        held = {n for n, _ in (*rev.model.named_parameters(), *rev.model.named_buffers())}
-        if missing := sorted(set(self.weights) - held):
-            raise ReferenceMismatchError(f"it was made with a network that has {missing[0]!r}; this one has not")
-        now = weights_of(rev.model, self.weights)
-        if changed := [name for name in self.weights if now[name] != self.weights[name]]:
-            raise ReferenceMismatchError(f"the weights have changed since, among them {changed[0]!r}")
+        if reason := other_weights(rev.model, self.weights):
+            raise ReferenceMismatchError(reason)
 
     def save(self, path: str | Path) -> Path:
         """Write ``reference.safetensors`` and ``reference.json`` into a directory.
@@ -167,11 +163,7 @@ class Reference:
         Raises:
             StoreError: if the disk refuses.
         """
-        place = Path(path)
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise refused(place, error) from error
+        place = make_folder(path)
         write_atomic(place / _TENSORS, self._tensors())
         write_atomic(place / _FACTS, self._facts(self.digest))
         return place

@@ -54,6 +54,16 @@ def write_atomic(file: Path, data: bytes, rank: int = 0) -> None:
         raise refused(file, error, len(data)) from error
 
 
+def make_folder(path: str | Path) -> Path:
+    """A directory, made if it is not there."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(folder, error) from error
+    return folder
+
+
 def create_atomic(file: Path, data: bytes, rank: int = 0) -> bool:
     """Like ``write_atomic``, but the first writer wins; False if the file was there already."""
     part = file.with_name(f"{file.name}.{rank}.tmp")

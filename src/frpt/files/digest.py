@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -74,6 +74,17 @@ def weights_of(model: nn.Module, names: Iterable[str] | None = None) -> dict[str
     """Parameter or buffer → dtype, shape and sha256 of its bytes. names: of all by default."""
     tensors = dict(chain(model.named_parameters(), model.named_buffers()))
     return {name: _describe(tensors[name].detach()) for name in sorted(tensors if names is None else set(names))}
+
+
+def other_weights(model: nn.Module, digests: Mapping[str, str]) -> str | None:
+    """How a network differs from the one that digests were taken of, in a few words; None where it does not."""
+    names = {n for n, _ in (*model.named_parameters(), *model.named_buffers())}
+    if missing := sorted(set(digests) - names):
+        return f"it was made with a network that has {missing[0]!r}; this one has not"
+    now = weights_of(model, digests)
+    if changed := [name for name in digests if now[name] != digests[name]]:
+        return f"the weights have changed since, among them {changed[0]!r}"
+    return None
 
 
 def options_of(options: Any) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from frpt.common.batch_axis import BatchAxis
 from frpt.datasets.labelled import LabelledSamples
 from frpt.errors import InputError, MemoryMismatchError, NonFiniteError, OptionError
-from frpt.files.atomic import refused, write_atomic
-from frpt.files.digest import sha256_of_bytes, weights_of
+from frpt.files.atomic import make_folder, write_atomic
+from frpt.files.digest import other_weights, sha256_of_bytes, weights_of
 from frpt.files.progress import Progress
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import Inputs, Picker
@@ -109,12 +109,8 @@ class Memory:
 
     def check(self, model: nn.Module) -> None:
         """Refuse another network, or the same with other weights."""
-        names = {n for n, _ in (*model.named_parameters(), *model.named_buffers())}
-        if missing := sorted(set(self.weights) - names):
-            raise MemoryMismatchError(f"it was made with a network that has {missing[0]!r}; this one has not")
-        now = weights_of(model, self.weights)
-        if changed := [name for name in self.weights if now[name] != self.weights[name]]:
-            raise MemoryMismatchError(f"the weights have changed since, among them {changed[0]!r}")
+        if reason := other_weights(model, self.weights):
+            raise MemoryMismatchError(reason)
 
     def joined(self, other: Memory) -> Memory:
         """What both remember, each as much as it has inputs; the network is taken to be the other's.
@@ -151,11 +147,7 @@ class Memory:
         Raises:
             StoreError: if the disk refuses.
         """
-        place = Path(path)
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise refused(place, error) from error
+        place = make_folder(path)
         tensors = save(
             {
                 f"{i}/{name}": tensor.contiguous()

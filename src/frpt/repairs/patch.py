@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from frpt.common.text import table
 from frpt.errors import PatchError
-from frpt.files.atomic import refused, write_atomic
+from frpt.files.atomic import make_folder, write_atomic
 from frpt.files.digest import weights_of
 
 _FORMAT, _VERSION = "frpt patch", "1"
@@ -81,10 +81,7 @@ class Patch:
         file = Path(path)
         facts = {"before": self.before, "after": self.after, "moved": self.moved}
         meta = {"format": _FORMAT, "version": _VERSION, **{k: json.dumps(v) for k, v in facts.items()}}
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise refused(file, error) from error
+        make_folder(file.parent)
         write_atomic(file, save({n: t.contiguous() for n, t in self.bits.items()}, meta))
         return file
 
