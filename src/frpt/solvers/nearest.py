@@ -86,10 +86,10 @@ class NearestWinning:
 
     competitors: int = 3
     steps: int = 40
-    patience: int = 3
+    patience: int = 2
     persistence: int = 10
     stride: float = 0.5
-    gain: float = 0.03
+    gain: float = 0.01
     beyond: float = 0.01
     most_beyond: float = 0.1
     polish_beyond: float = 5e-3
