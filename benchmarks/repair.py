@@ -63,13 +63,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class Case:
-    """Failing samples, and what is measured on: the same images clean and corrupted."""
+    """Failing samples, and what is measured on: the same images corrupted (kind) and clean (old), right before."""
 
     corruption: str
     failing: tuple[Tensor, Tensor]
     kind: Tensor
     old: Tensor
     labels: Tensor
+    kind_right: Tensor
+    old_right: Tensor
 
 
 def subject(name: str, data: Path | None) -> Subject:
@@ -95,7 +97,9 @@ def cases(
             parts.append((corrupt(plain, kind, strength, numbers=numbers) - mean) / std)
         wrong = ~right(model, parts[0], y[given])
         failing = parts[0][wrong], y[given][wrong]
-        found.append(Case(f"{kind} {strength}", failing, parts[1], x[measured], y[measured]))
+        clean, labels = x[measured], y[measured]
+        before = right(model, parts[1], labels), right(model, clean, labels)
+        found.append(Case(f"{kind} {strength}", failing, parts[1], clean, labels, *before))
     return found
 
 
@@ -110,13 +114,14 @@ def measured(net: Subject, case: Case, method: str, count: int, seed: int, stren
     rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:count]
     old = net.replayed if method == "replay" else None
     fix = frpt.repair(net.rev, x[rows], y[rows], net.memory, method=method, strength=strength, old=old, seed=seed)
-    was, now = (right(model, case.old, case.labels) for model in (net.model, fix.model))
-    kinds = [right(model, case.kind, case.labels) for model in (net.model, fix.model)]
+    was, now = case.old_right, right(fix.model, case.old, case.labels)
+    kind = right(fix.model, case.kind, case.labels)
     return {
         "network": net.name, "corruption": case.corruption, "count": count, "method": method, "seed": seed,
-        "strength": strength, "fixed": percent(fix.fixed), "kind": percent(kinds[1]), "kind before": percent(kinds[0]),
-        "old": percent(now), "old before": percent(was), "broken": int((was & ~now).sum()),
-        "mended": int((~was & now).sum()), "kl": fix.predicted_kl, "seconds": fix.seconds,
+        "strength": strength, "fixed": percent(fix.fixed), "kind": percent(kind),
+        "kind before": percent(case.kind_right), "old": percent(now), "old before": percent(was),
+        "broken": int((was & ~now).sum()), "mended": int((~was & now).sum()),
+        "kl": fix.predicted_kl, "seconds": fix.seconds,
     }  # fmt: skip
 
 
