@@ -272,3 +272,4 @@ class Findings:
     samples: SampleTable
     gallery: tuple[Specimen, ...] = ()
     reference: str = ""
+    normalisation: tuple[Any, Any] = (None, None)

@@ -126,6 +126,7 @@ def diagnose(
         samples=table,
         gallery=shown,
         reference=_fitted_to(rev),
+        normalisation=(mean, std),
     )
 
 

@@ -296,9 +296,9 @@ def _best(tried: Sequence[_Attempt], choice: Strengths, held: bool, right: Tenso
 
     def worth(attempt: _Attempt) -> float:
         gained = float(attempt.weights.met.double().mean() - right.double().mean())
-        return gained - (choice.worth * attempt.broken if held else 0.0)
+        return gained - (choice.worth * attempt.broken if held and not single else 0.0)
 
-    single = len(choice.ladder) == 1  # a strength that was asked for is not judged by the budget
+    single = len(choice.ladder) == 1  # a strength that was asked for is judged by what it fixes alone
     allowed = [a for a in tried if single or a.kl <= choice.budget]
     best = max(allowed, key=worth, default=None)
     return best if best is not None and worth(best) > 0 else None
