@@ -23,7 +23,7 @@ pytestmark = MISSING
 NAMES = """() => {
   const unnamed = e => {
     const own = e.matches('select, input, canvas, img, svg, .scroll') ? '' : e.textContent;
-    return ![e.getAttribute('aria-label'), ...[...(e.labels ?? [])].map(l => l.textContent), own].join('').trim();
+    return ![e.getAttribute('aria-label'), e.getAttribute('alt'), ...[...(e.labels ?? [])].map(l => l.textContent), own].join('').trim();
   };
   const all = document.querySelectorAll('button, select, input, a, summary, [tabindex], canvas, img, svg');
   return [...all].filter(unnamed).map(e => e.outerHTML.slice(0, 120));
