@@ -130,7 +130,9 @@ def repair(
     memory.check(rev.model)
     captured = captured_graph(rev)
     usual: Loss = NearestWeights.loss if method == "nearest" else "logistic"
-    solver = NearestWeights(loss=loss or usual, margin=NearestWeights.margin if margin is None else margin)
+    solver = NearestWeights(
+        loss=loss or usual, margin=NearestWeights.margin if margin is None else _positive("margin", margin)
+    )
     choice = _choice(method, memory.task, strength, budget)
     with eval_mode(rev.model):
         before = _outputs(captured, inputs)
