@@ -27,6 +27,7 @@ LEVELS = [
     ["targets", "data", "zoo"],
     ["train", "repairs"],
     ["diagnosis"],
+    ["navsim"],
     ["cli"],
 ]
 

@@ -137,6 +137,10 @@ class Planner(nn.Module):
         out: Tensor = self.trajectory(self.planning2(self.planning1(fused)))
         return out.reshape(-1, *POSES)
 
+    def classifier(self) -> nn.Module:
+        """The backbone's classification head, which is kept for its checkpoints and not used."""
+        return self.backbone.fc if isinstance(self.backbone, ResNet) else self.backbone.get_submodule("head")
+
     def load_backbone(self, weights: Mapping[str, Tensor]) -> None:
         """Load public weights into the image backbone: torchvision's ResNet-34, or timm's ViT-B/16.
 
