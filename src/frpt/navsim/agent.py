@@ -133,7 +133,10 @@ class PlannerAgent(AbstractAgent):  # type: ignore[misc]
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """camera (b, 3, h, w), bytes or in [0, 1], and status (b, 8) → trajectory (b, 8, 3)."""
-        return {"trajectory": self.planner(*_inputs(features))}
+        inputs = _inputs(features)
+        if self.post is not None and self.training:
+            self.post.prepare(inputs)
+        return {"trajectory": self.planner(*inputs)}
 
     def compute_loss(
         self, features: dict[str, Tensor], targets: dict[str, Tensor], predictions: dict[str, Tensor]

@@ -49,7 +49,6 @@ class PostTraining:
         self.anchor = AnchorSupply(model, at, self.axis) if self.supervised and targets == ANCHOR else None
         self.frozen = freeze(model, rev, at)
         self._supervision: Supervision | None = None
-        self._tap = FeatureTap(model, at) if self.supervised else None
         model.train()  # Lightning keeps the mode that it finds, and capturing needs eval mode
 
     @property
@@ -72,27 +71,28 @@ class PostTraining:
             raise StoreError(f"a batch without {TARGET!r}: the loader does not use the agent's target builders")
         present = None if stored is None else torch.ones(len(stored), dtype=torch.bool)
         batch = TrainingBatch(inputs, labels, stored, present, 1.0)
+        assert self._supervision is not None  # made before the forward pass
         with torch.autocast(labels.device.type, enabled=False):
-            rec, _ = self._ready(inputs).loss(Inputs.of(inputs), batch, labels)
+            rec, _ = self._supervision.loss(Inputs.of(inputs), batch, labels)
         weight = self.balance.update(*_means(task, rec))
         return task + weight * rec
 
-    def _ready(self, inputs: tuple[Tensor, Tensor]) -> Supervision:
-        """The supervision, made with the first batch: before it nobody knows the device and the image's size."""
-        if self._supervision is None:
-            assert self._tap is not None
-            supply: TargetSupply
-            if self.targets == ONLINE:
-                with eval_mode(self.model):
-                    example = (inputs[0][:2], inputs[1][:2])
-                    supply = OnlineSupply(Reverser(self.model, example, preset="online"), self.at, self.axis)
-            elif self.anchor is not None:
-                self.anchor.start.to(inputs[0].device)
-                supply = self.anchor
-            else:
-                supply = StoredSupply(None)
-            self._supervision = Supervision(self._tap, self.axis, supply, self.balance, every=1)
-        return self._supervision
+    def prepare(self, inputs: tuple[Tensor, Tensor]) -> None:
+        """Before the first batch's forward pass: only now the device and the image's size are known.
+
+        It cannot be done after that pass: a capture runs the model, and the tap would read the capture's values.
+        """
+        if self._supervision is not None or not self.supervised:
+            return
+        supply: TargetSupply = StoredSupply(None)
+        if self.targets == ONLINE:
+            with eval_mode(self.model):
+                rev = Reverser(self.model, (inputs[0][:2], inputs[1][:2]), preset="online")
+            supply = OnlineSupply(rev, self.at, self.axis)
+        elif self.anchor is not None:
+            self.anchor.start.to(inputs[0].device)
+            supply = self.anchor
+        self._supervision = Supervision(FeatureTap(self.model, self.at), self.axis, supply, self.balance, every=1)
 
 
 def _means(*losses: Tensor) -> list[float]:
