@@ -164,6 +164,16 @@ def test_post_training_leaves_the_rest_as_it_was(checkpoints: dict[str, Path]) -
     assert not changed & {"planning2", "trajectory"}
 
 
+def straight(folder: Path) -> Path:
+    """The checkpoint of a planner that goes straight ahead, whatever it sees."""
+    model = frpt.zoo.planner("resnet34")
+    with torch.no_grad():
+        model.trajectory.weight.zero_()
+        model.trajectory.bias.copy_(torch.tensor([[SPEED * t / 2, 0, 0] for t in range(1, 9)]).flatten())
+    torch.save(model.state_dict(), folder / "straight.pt")
+    return folder / "straight.pt"
+
+
 def test_scored_by_the_devkit(checkpoints: dict[str, Path], folder: Path) -> None:
     import pandas as pd
     from navsim.planning.script.run_pdm_score import run_pdm_score
@@ -174,7 +184,7 @@ def test_scored_by_the_devkit(checkpoints: dict[str, Path], folder: Path) -> Non
     make_log(folder / "data", tokens)
     make_metric_cache(folder / "metrics", tokens)
     tables = []
-    for name, checkpoint in checkpoints.items():
+    for name, checkpoint in {**checkpoints, "straight": straight(folder)}.items():
         cfg = composed(
             "pdm_scoring", "default_run_pdm_score", "agent=frpt_resnet34", f"agent.checkpoint_path={checkpoint}",
             f"navsim_log_path={folder}/data/logs", f"sensor_blobs_path={folder}/data/blobs",
@@ -186,6 +196,8 @@ def test_scored_by_the_devkit(checkpoints: dict[str, Path], folder: Path) -> Non
         tables.append(folder / f"{name}.csv")
     compared = frpt.navsim.compare_scores(tables)
     assert compared.scenes == 2
+    perfect = dict.fromkeys(frpt.navsim.METRICS, 100.0)  # as the road goes, at the speed it has
+    assert compared.means["straight"] == pytest.approx(perfect, abs=0.1)
     assert all(0 <= value <= 100 for means in compared.means.values() for value in means.values())
 
 
