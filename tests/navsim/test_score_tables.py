@@ -135,5 +135,8 @@ def test_in_the_shell(tmp_path: Path) -> None:
     beside = run(app, ["navsim", "compare", *files, "--backbone", "resnet34", "--at", "fusion z"])
     assert "81.95" in beside.output
     assert "single runs" in beside.output
+    alone = run(app, ["navsim", "compare", *files, "--at", "fusion z"])
+    assert alone.exit_code == 2
+    assert "--backbone" in alone.output
     bad = run(app, ["navsim", "compare", files[0]])
     assert bad.exit_code == 2
