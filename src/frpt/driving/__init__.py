@@ -1,0 +1,8 @@
+"""Driving: scenes, and plans scored in them as NAVSIM does, without its devkit.
+
+Called by users, the planners' experiments and the command line.
+"""
+
+from frpt.driving.scene import Area, Scene, SceneObject
+
+__all__ = ["Area", "Scene", "SceneObject"]
