@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from frpt.driving.polygons import Slabs
 from frpt.errors import SceneError
 
 Array = npt.NDArray[np.float64]
@@ -52,6 +54,11 @@ class Area:
         distinct = len(np.unique(self.points, axis=0))
         if distinct < 3:
             raise SceneError(f"{where} has {distinct} different points; an area needs at least three")
+
+    @cached_property
+    def slabs(self) -> Slabs:
+        """What answers quickly whether points are inside."""
+        return Slabs.of(self.points)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,52 @@
+"""Whether a drive is comfortable: accelerations, jerks and turning within the bounds of nuPlan's metric.
+
+``pdm_score`` calls it. Every quantity is smoothed by a Savitzky-Golay filter first, with the devkit's windows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.signal import savgol_filter
+
+from frpt.driving.dynamics import DT, Driven
+from frpt.driving.polygons import Array, Bools
+
+ACCELERATION = (-4.05, 2.40)  # m/s²; the bounds are nuPlan's, from human drives
+JERK = 8.37  # m/s³, of the acceleration's size
+LONGITUDINAL_JERK = 4.13  # m/s³
+YAW_ACCELERATION = 1.93  # rad/s²
+YAW_RATE = 0.95  # rad/s
+
+
+def comfortable(driven: Driven) -> Bools:
+    """Whether everything stays strictly within its bounds, at all times.
+
+    The lateral acceleration of the bicycle model is zero, so its bound never matters.
+
+    Args:
+        driven: k drives.
+
+    Returns:
+        (k,) true or false.
+    """
+    if not len(driven.x):
+        return np.zeros(0, dtype=np.bool_)
+    whole = driven.x.shape[1]
+    acceleration = _smooth(driven.acceleration, whole, 2)
+    heading = np.unwrap(driven.heading, axis=-1)
+    return (
+        ((acceleration > ACCELERATION[0]) & (acceleration < ACCELERATION[1])).all(-1)
+        & _below(_smooth(_smooth(np.abs(driven.acceleration), 8, 2), whole, 2, derivative=1), JERK)
+        & _below(_smooth(_smooth(driven.acceleration, 8, 2), whole, 2, derivative=1), LONGITUDINAL_JERK)
+        & _below(_smooth(heading, 5, 3, derivative=2), YAW_ACCELERATION)
+        & _below(_smooth(heading, 5, 2, derivative=1), YAW_RATE)
+    )
+
+
+def _smooth(values: Array, window: int, order: int, derivative: int = 0) -> Array:
+    """Rounded to 8 digits, as the devkit does."""
+    return np.round(savgol_filter(values, window, order, deriv=derivative, delta=DT), 8)
+
+
+def _below(values: Array, bound: float) -> Bools:
+    return np.asarray((np.abs(values) < bound).all(-1))
