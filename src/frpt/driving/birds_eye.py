@@ -16,10 +16,12 @@ from matplotlib.patches import Polygon
 from torch import Tensor
 
 from frpt.diagnosis.figures.canvas import BLUE, CYCLE, GREEN, GREY, ORANGE, PURPLE, RED, drawn, sheet
-from frpt.driving.expert import FRONT, REAR, WIDTH
+from frpt.driving.areas import EGO_WIDTH
+from frpt.driving.dynamics import simulate
+from frpt.driving.expert import FRONT, REAR
+from frpt.driving.pdm_score import score
 from frpt.driving.renderer import markings
 from frpt.driving.scene import Array, Scene, SceneObject
-from frpt.driving.score import score, simulate
 from frpt.errors import InputError
 
 COLOURS = {"before": RED, "target": GREEN, "after": BLUE}
@@ -36,7 +38,7 @@ LATER = (10, 20, 30, 40)
 def picture(scene: Scene, plans: Mapping[str, Tensor | Array] | None = None, path: str | Path | None = None) -> Figure:
     """A scene from above with plans in it.
 
-    Dots are the poses of a plan, every 0.5 s; the line is how a car that follows it drives, the box where it is after 4 s.
+    Dots are the poses of a plan, every 0.5 s; the line is how a car that follows it drives, the box where it is at 4 s.
     Each plan's PDMS stands beside its name. Objects are shown where they are now and, faintly, where they will be.
 
     Args:
@@ -66,7 +68,8 @@ def picture(scene: Scene, plans: Mapping[str, Tensor | Array] | None = None, pat
     handles = []
     if shown:
         together = np.stack(list(shown.values()))
-        scores, states = score(scene, together)["PDMS"], simulate(scene, together)
+        scores, driven = score(scene, together)["PDMS"], simulate(scene, together)
+        states = np.stack([driven.x, driven.y, driven.heading], -1)
         spare = [c for c in CYCLE if c not in COLOURS.values()]
         for i, (name, poses) in enumerate(shown.items()):
             colour = COLOURS.get(name, spare[i % len(spare)])
@@ -87,7 +90,7 @@ def up(points: Array) -> Array:
 
 def ego_box(pose: Array) -> Array:
     """(4, 2) corners of ego's box, its rear axle at a pose."""
-    return _corners(pose, (-REAR, FRONT), (-WIDTH / 2, WIDTH / 2))
+    return _corners(pose, (-REAR, FRONT), (-EGO_WIDTH / 2, EGO_WIDTH / 2))
 
 
 def _corners(pose: Array, along: tuple[float, float], side: tuple[float, float]) -> Array:
@@ -126,8 +129,7 @@ def _draw_object(ax: Axes, item: SceneObject) -> None:
 
 def _draw_plan(ax: Axes, poses: Array, states: Array, colour: str, label: str) -> list[object]:
     """The driven path, the poses and the box at the end."""
-    driven = up(np.concatenate([np.zeros((1, 2)), states[:, :2]]))
-    (line,) = ax.plot(*driven.T, color=colour, lw=1.8, alpha=0.9, label=label, zorder=5)
+    (line,) = ax.plot(*up(states[:, :2]).T, color=colour, lw=1.8, alpha=0.9, label=label, zorder=5)
     ax.plot(*up(poses[:, :2]).T, "o", color=colour, ms=3.2, mec="white", mew=0.5, zorder=5.5)
     end = up(ego_box(states[-1]))
     ax.add_patch(Polygon(end, closed=True, fc="none", ec=colour, lw=1.2, zorder=5))

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from frpt.data.decode import cached, keep
-from frpt.driving.making import find_scene, make_scene
+from frpt.driving.making import find_scene, scene_of
+from frpt.driving.pdm_score import score
 from frpt.driving.renderer import render
 from frpt.driving.scene import Array, Scene
-from frpt.driving.score import score
 from frpt.errors import InputError, OptionError
 from frpt.files.progress import Progress
 
@@ -62,7 +62,7 @@ def command(scene: Scene) -> str:
 
 
 class DrivingData(Dataset[Sample]):
-    """Item i: ((image (3, h, w) in [0, 1], status (8,)), trajectory (8, 3)), float32; synthetic, and the same at every look.
+    """Synthetic scenes; item i: ((image (3, h, w) in [0, 1], status (8,)), trajectory (8, 3)), all float32.
 
     The status is velocity (2), acceleration (2) and the driving command (4: left, straight, right, unknown), the
     trajectory the driver's plan in ego's frame: x, y, heading every 0.5 s. Scene i depends on the seed and on i alone.
@@ -134,7 +134,7 @@ class DrivingData(Dataset[Sample]):
     def scene(self, index: int) -> Scene:
         """The scene of a sample, made again."""
         row = self._row(index)
-        return make_scene(self.seed, row, int(self._trials[row]))
+        return scene_of(self.seed, row, int(self._trials[row]))
 
     def score(self, plans: Tensor | Array, *, progress: bool = False) -> dict[str, npt.NDArray[np.float64]]:
         """The scores of a plan for each scene.
@@ -160,7 +160,7 @@ class DrivingData(Dataset[Sample]):
         return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
     def picture(self, index: int, plans: Mapping[str, Tensor | Array]) -> Figure:
-        """A sample's scene from above with plans, by name. ``frpt.diagnose`` calls it for the samples of its gallery."""
+        """A sample's scene from above with plans, by name; ``frpt.diagnose`` calls it for its gallery."""
         from frpt.driving.birds_eye import picture
 
         return picture(self.scene(index), plans)
@@ -180,7 +180,7 @@ class DrivingData(Dataset[Sample]):
         h, w = self.size
         file = folder / f"driving-{self.seed}-{h}x{w}-{part.start}-{part.stop}.safetensors"
         kept = cached(file, "pixels", "status", "plans", "trials")
-        if kept is not None and len({len(t) for t in (*kept, part)}) == 1:
+        if kept is not None and all(len(t) == len(part) for t in kept):
             first = self._made(part[:1])
             if all(torch.equal(one, many[:1]) for one, many in zip(first, kept, strict=True)):
                 return kept

@@ -1,7 +1,7 @@
-"""The driver of synthetic scenes: follows its lane and who is ahead (the intelligent driver model), returns to its centre.
+"""The driver of synthetic scenes: keeps to its lane's centre and its distance (the intelligent driver model).
 
-Called by ``making.py``. The acceleration is Treiber's, a = A(1 − (v/v₀)⁴ − (g*/g)²), g* = g₀ + vT + vΔv/(2√(AB)), with the
-gap g to whatever is in the way; v₀ is what bends ahead allow. The driver knows where others will be: it may go
+Called by ``making.py``. The acceleration is Treiber's, a = A(1 − (v/v₀)⁴ − (g*/g)²), g* = g₀ + vT + vΔv/(2√(AB)), with
+the gap g to whatever is in the way; v₀ is what bends ahead allow. The driver knows where others will be: it may go
 before one that crosses, or wait until it has passed.
 """
 
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import cos, sin
 
 import numpy as np
 
-from frpt.driving.roads import Array, Line
+from frpt.driving.areas import EGO_LENGTH, EGO_WIDTH, REAR_AXLE_TO_CENTRE
+from frpt.driving.dynamics import DT, POSE_STEPS, STEPS
+from frpt.driving.roads import Line
+from frpt.driving.scene import Array
 
-WIDTH, FRONT, REAR = 2.297, 4.049, 1.127
-"""Of ego's box, in metres: its width, and how far it reaches before and behind the rear axle."""
-DT, STEPS, SHOWN = 0.1, 41, 5
-"""Seconds of a step, states of a plan of 4 s, steps between its poses."""
+FRONT, REAR = EGO_LENGTH / 2 + REAR_AXLE_TO_CENTRE, EGO_LENGTH / 2 - REAR_AXLE_TO_CENTRE
+"""Metres that ego reaches before and behind its rear axle."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,8 @@ class Actor:
     @property
     def half(self) -> tuple[float, float]:
         """Half of what its box covers along s and along d."""
-        along, side = abs(np.cos(self.yaw)), abs(np.sin(self.yaw))
-        return (
-            float(along * self.length + side * self.width) / 2,
-            float(side * self.length + along * self.width) / 2,
-        )
+        along, side = abs(cos(self.yaw)), abs(sin(self.yaw))
+        return (along * self.length + side * self.width) / 2, (side * self.length + along * self.width) / 2
 
     @property
     def crosses(self) -> bool:
@@ -81,7 +80,7 @@ def pull(speed: float, limit: float, gap: float, closing: float, driver: Driver)
     return float(np.clip(value, -driver.hardest, driver.acceleration))
 
 
-def drive(
+def expert_plan(
     line: Line, actors: Sequence[Actor], speed: float, acceleration: float, start: tuple[float, float], wait: bool,
     driver: Driver,
 ) -> Array:  # fmt: skip
@@ -91,7 +90,7 @@ def drive(
     passed; else it goes before them, and slows down only for those that are in the way.
     """
     limits, s, places = allowed(line, driver), 0.0, [0.0]
-    for k in range(STEPS - 1):
+    for k in range(STEPS):
         gap, closing = _ahead(actors, k, s, speed, wait, driver)
         wanted = pull(speed, float(np.interp(s, line.s, limits)), gap, closing, driver)
         change = driver.jerk * DT
@@ -100,7 +99,7 @@ def drive(
         s += (speed + faster) / 2 * DT
         speed = faster
         places.append(s)
-    return _poses(line, np.array(places[SHOWN::SHOWN]), start, max(6.0, 0.9 * places[10]))
+    return _poses(line, np.array(places[POSE_STEPS::POSE_STEPS]), start, max(6.0, 0.9 * places[10]))
 
 
 def _ahead(actors: Sequence[Actor], k: int, s: float, speed: float, wait: bool, driver: Driver) -> tuple[float, float]:
@@ -109,7 +108,7 @@ def _ahead(actors: Sequence[Actor], k: int, s: float, speed: float, wait: bool, 
     for actor in actors:
         last = k + (round(driver.foresight / DT) if wait and actor.crosses else 0) + 1
         along, side = actor.half
-        blocks = (np.abs(actor.d[k:last]) < WIDTH / 2 + side + driver.room) & (actor.s[k:last] + along > s + FRONT)
+        blocks = (np.abs(actor.d[k:last]) < EGO_WIDTH / 2 + side + driver.room) & (actor.s[k:last] + along > s + FRONT)
         if not blocks.any():
             continue
         gap = float(actor.s[k:last][blocks].min()) - along - s - FRONT
@@ -133,7 +132,8 @@ def _poses(line: Line, s: Array, start: tuple[float, float], settle: float) -> A
     away, steer = start[0] - inside(here)[0], np.tan(start[1]) - slope
 
     def offset(at: Array) -> Array:
-        return inside(at) + (away + (steer + away / settle) * at) * np.exp(-at / settle)
+        left: Array = inside(at) + (away + (steer + away / settle) * at) * np.exp(-at / settle)
+        return left
 
     d = offset(s)
     points, heading = line.at(s, d)

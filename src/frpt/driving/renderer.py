@@ -1,8 +1,8 @@
 """What a camera on ego sees of a scene: a panorama, cast ray by ray. ``DrivingData`` calls it; users may, too.
 
-A column of the picture is a direction, a row a slope: the ray of row v and azimuth φ goes through
-camera + t·(cos φ, sin φ, −v), so that it meets the ground at t = height/v and a box's side where the column's ray in the
-plane does. The ground is a grid of cells, filled from the scene's polygons once; boxes are met exactly.
+A column of the picture is a direction, a row a slope: the ray of slope v and azimuth φ is camera + t·(cos φ, sin φ,
+−v), so that it meets the ground at t = height/v and a box's side where the column's ray in the plane does. The ground
+is a grid of cells, filled from the scene's polygons once; boxes are met exactly.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from frpt.driving.scene import Array, Scene, SceneObject
 from frpt.errors import OptionError
+
+Colour = tuple[float, float, float]
 
 SKY, HORIZON, VERGE, TARMAC = (0.45, 0.62, 0.85), (0.82, 0.86, 0.90), (0.33, 0.45, 0.24), (0.36, 0.36, 0.38)
 WHITE, YELLOW, LIGHTS = (0.93, 0.93, 0.93), (0.92, 0.74, 0.22), (0.90, 0.08, 0.08)
@@ -93,7 +95,8 @@ def render(scene: Scene, size: tuple[int, int] = (32, 128), camera: Camera = CAM
     _draw_boxes(scene, colours, distances, slopes, azimuths, camera)
     n = camera.rays
     shown = colours.reshape(size[0], n, size[1], n, 3).mean((1, 3))
-    return np.rint(255 * shown.clip(0, 1)).astype(np.uint8).transpose(2, 0, 1)
+    picture: NDArray[np.uint8] = np.rint(255 * shown.clip(0, 1)).astype(np.uint8).transpose(2, 0, 1)
+    return picture
 
 
 def _ground(scene: Scene, slopes: Array, azimuths: Array, camera: Camera, cell: float) -> tuple[Array, Array]:
@@ -146,7 +149,7 @@ FRONT_FACE, REAR_FACE, SIDE_FACE = 0, 1, 2
 
 
 def _met(item: SceneObject, azimuths: Array, camera: Camera) -> tuple[Array, Array, NDArray[np.int64]]:
-    """(near, far, face) of each column's ray through a box: distances, infinite where it misses, and the side it meets."""
+    """(near, far, face) of each column's ray and a box: distances, infinite where it misses, and the side it meets."""
     x, y, heading = item.poses[0]
     away = np.array([camera.forward - x, -y])
     origin = np.array([[np.cos(heading), np.sin(heading)], [-np.sin(heading), np.cos(heading)]]) @ away
@@ -161,17 +164,17 @@ def _met(item: SceneObject, azimuths: Array, camera: Camera) -> tuple[Array, Arr
     return np.where(hit, near, np.inf), far, face
 
 
-def _look(item: SceneObject, number: int) -> tuple[float, tuple[float, float, float]]:
+def _look(item: SceneObject, number: int) -> tuple[float, Colour]:
     """(height, colour) of an object."""
     if item.kind == "vehicle":
         return VEHICLE, PAINT[number % len(PAINT)]
     return LOOKS.get(item.kind, OTHER)
 
 
-def _tint(item: SceneObject, paint: tuple[float, float, float], face: Array, above: Array, lid: Array) -> Array:
+def _tint(item: SceneObject, paint: Colour, face: NDArray[np.int64], above: Array, lid: NDArray[np.bool_]) -> Array:
     """Colours of points of a box: shaded by the side they are on, dark below; a vehicle has windows and lights."""
     shade = np.where(lid, 1.1, np.choose(face, [0.85, 0.75, 0.95]))
-    colour = shade[:, None] * np.asarray(paint)
+    colour: Array = shade[:, None] * np.asarray(paint)
     side = ~lid
     if item.kind == "vehicle":
         colour[side & (above > 0.62) & (above < 0.92)] = (0.16, 0.19, 0.23)

@@ -1,7 +1,7 @@
 """Roads of synthetic scenes: a lane's centre line of a given curvature, lanes beside it, crossing streets.
 
-Called by ``making.py``, which draws them, and ``expert.py``, which drives on them. A place is (s, d): s metres along the
-centre line of ego's lane, d metres to its left. Ego is beside s = 0.
+Called by ``making.py``, which draws them, and ``expert.py``, which drives on them. A place is (s, d): s metres along
+the centre line of ego's lane, d metres to its left. Ego is beside s = 0.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Lane:
 
 @dataclass(frozen=True)
 class Road:
-    """A line with lanes beside it, the rightmost first. crossing: s of the middle of a street that crosses it, if one does.
+    """A line with lanes beside it, the rightmost first.
 
-    streets: those that join, and where they meet.
+    crossing: s of the middle of a street that crosses it, if one does. streets: those that join, and where they meet.
     """
 
     line: Line
@@ -85,7 +85,7 @@ def line_of(curvature: Array, heading: float, left: float) -> Line:
 
     heading: ego's, relative to the line's. The heading of a step is that of its middle (trapezoid rule).
     """
-    s = BEGIN + STEP * np.arange(len(curvature))
+    s: Array = np.linspace(BEGIN, END, len(curvature))
     turned = np.concatenate([[0.0], np.cumsum((curvature[1:] + curvature[:-1]) / 2 * STEP)])
     turned -= np.interp(0.0, s, turned) + heading
     middle = (turned[1:] + turned[:-1]) / 2
@@ -100,7 +100,8 @@ def bent(begin: float, ramp: float, angle: float, radius: float) -> Array:
     s = np.arange(BEGIN, END + STEP / 2, STEP)
     arc = max(abs(angle) * radius - ramp, 0.0)  # a ramp turns by half of what its length would at the full curvature
     corners = np.cumsum([begin, ramp, arc, ramp])
-    return np.interp(s, corners, [0.0, 1.0, 1.0, 0.0]) * np.sign(angle) / radius
+    curvature: Array = np.interp(s, corners, [0.0, 1.0, 1.0, 0.0]) * np.sign(angle) / radius
+    return curvature
 
 
 def strip(line: Line, right: float, left: float, between: tuple[float, float] = (BEGIN, END)) -> Array:
