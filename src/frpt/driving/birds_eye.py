@@ -58,7 +58,7 @@ def picture(scene: Scene, plans: Mapping[str, Tensor | Array] | None = None, pat
 
     Example:
         >>> scene = frpt.driving.make_scene(seed=0, index=3)
-        >>> figure = frpt.driving.picture(scene, {"target": scene.reference}, path=folder / "scene.png")
+        >>> figure = frpt.driving.picture(scene, {"target": scene.reference})
     """
     shown = {TARGET: scene.reference} if plans is None else {n: _plan(n, poses) for n, poses in plans.items()}
     figure = sheet(3.6, 4.8)
