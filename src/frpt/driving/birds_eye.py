@@ -19,10 +19,10 @@ from torch import Tensor
 from frpt.diagnosis.figures.canvas import BLUE, CYCLE, GREEN, GREY, ORANGE, PURPLE, RED, drawn, sheet
 from frpt.driving.areas import EGO_WIDTH
 from frpt.driving.dynamics import simulate
-from frpt.driving.expert import FRONT, REAR
 from frpt.driving.pdm_score import score
-from frpt.driving.renderer import markings
 from frpt.driving.scene import Array, Scene, SceneObject
+from frpt.driving.synthetic.expert import FRONT, REAR
+from frpt.driving.synthetic.renderer import markings
 from frpt.errors import InputError
 
 TARGET = "target"

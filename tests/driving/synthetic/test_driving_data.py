@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 import frpt
 from frpt.datasets.labelled import LabelledSamples
 from frpt.driving import DrivingData, command, render
-from frpt.driving.driving_data import COMMANDS, PART
+from frpt.driving.synthetic.driving_data import COMMANDS, PART
 from frpt.errors import InputError, OptionError
 
 COUNT = 24
@@ -100,13 +100,13 @@ def test_on_disk(data: DrivingData, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_file_of_other_scenes_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = DrivingData(2, seed=5, folder=tmp_path, progress=False)
-    monkeypatch.setattr("frpt.driving.renderer.TARMAC", (0.1, 0.1, 0.1))
+    monkeypatch.setattr("frpt.driving.synthetic.renderer.TARMAC", (0.1, 0.1, 0.1))
     new = DrivingData(2, seed=5, folder=tmp_path, progress=False)
     assert not torch.equal(old[1][0][0], new[1][0][0])
 
 
 def test_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frpt.driving.driving_data.PART", 3)
+    monkeypatch.setattr("frpt.driving.synthetic.driving_data.PART", 3)
     whole = DrivingData._made
 
     def stopped(self: DrivingData, part: range) -> tuple[Tensor, ...]:

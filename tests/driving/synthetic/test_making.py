@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from frpt.driving import Scene, command, make_scene, score, simulate
-from frpt.driving.expert import FRONT, Actor, Driver, allowed, expert_plan, pull
-from frpt.driving.making import GOOD, _drawn, find_scene, scene_of
 from frpt.driving.polygons import corners, meet
-from frpt.driving.roads import END, bent, line_of, strip
+from frpt.driving.synthetic.expert import FRONT, Actor, Driver, allowed, expert_plan, pull
+from frpt.driving.synthetic.making import GOOD, _drawn, find_scene, scene_of
+from frpt.driving.synthetic.roads import END, bent, line_of, strip
 from frpt.errors import OptionError
 
 COUNT = 60

@@ -13,16 +13,16 @@ import numpy as np
 
 from frpt.driving.areas import EGO_WIDTH
 from frpt.driving.dynamics import DT
-from frpt.driving.expert import FRONT, REAR, Actor, Driver, allowed, expert_plan, pull
 from frpt.driving.pdm_score import score
-from frpt.driving.roads import BEGIN, END, STEP, Lane, Line, Road, bent, block, line_of, strip
 from frpt.driving.scene import OBJECT_POSES, Area, Array, Scene, SceneObject
+from frpt.driving.synthetic.expert import FRONT, REAR, Actor, Driver, allowed, expert_plan, pull
+from frpt.driving.synthetic.roads import BEGIN, END, STEP, Lane, Line, Road, bent, block, line_of, strip
 from frpt.errors import OptionError, SceneError
 
 GOOD = 0.9
 """The driver's plan has to score this much, by the definition of the set."""
 TRIES = 200
-"""Scenes drawn for an index before giving up; about four in five are good (tests/driving/test_making.py)."""
+"""Scenes drawn for an index before giving up; about four in five are good (tests/driving/synthetic/test_making.py)."""
 DRIVER = Driver()
 TIMES: Array = np.linspace(0, DT * (OBJECT_POSES - 1), OBJECT_POSES)
 LANES = (
