@@ -107,6 +107,8 @@ def test_the_command_is_the_bends() -> None:
 def test_a_line_has_the_curvature_and_place_asked_for() -> None:
     line = line_of(bent(10, 6, 1.2, 20), heading=0.05, left=0.4)
     assert line.heading[-1] - line.heading[0] == pytest.approx(1.2, abs=1e-3)
+    short = line_of(bent(10, 10, 0.2, 20), 0.0, 0.0)
+    assert short.heading[-1] - short.heading[0] == pytest.approx(10 / 20, abs=1e-3)
     (point,), (heading,) = line.at(np.zeros(1), 0.4)
     assert point == pytest.approx([0, 0], abs=1e-9), "ego is 0.4 m left of the line"
     assert heading == pytest.approx(-0.05)

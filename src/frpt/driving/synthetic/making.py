@@ -1,6 +1,6 @@
 """Synthetic driving scenes: road, traffic and a driver's plan, drawn from (seed, index) and kept if the score is good.
 
-``DrivingData`` calls ``make_scene``; users may, too. Ranges are those of town streets; none was tuned to a result.
+Users call ``make_scene``, ``DrivingData`` what it is made of. Ranges are those of town streets; none was tuned to a result.
 """
 
 from __future__ import annotations
@@ -121,7 +121,6 @@ def _drawn(seed: int, index: int, number: int) -> Drawn:
     speed = cap * float(rng.uniform(0.75, 1.0) if rng.random() < 0.75 else rng.uniform(0.2, 0.75))
     traffic = Traffic(rng, road, speed)
     traffic.draw()
-    speed = traffic.speed
     gap, closing = traffic.lead()
     pulled = pull(speed, cap, gap, closing, DRIVER) * rng.uniform(0.5, 1.0) + rng.normal(0, 0.1)
     order = rng.permutation(len(traffic.actors))
