@@ -1,6 +1,6 @@
 """Synthetic driving scenes: road, traffic and a driver's plan, drawn from (seed, index) and kept if the score is good.
 
-Users call ``make_scene``, ``DrivingData`` what it is made of. Ranges are those of town streets; none was tuned to a result.
+Users call ``make_scene``, ``DrivingData`` what it is made of. Ranges are those of town streets, tuned to no result.
 """
 
 from __future__ import annotations
