@@ -72,6 +72,10 @@ class DatasetError(FrptError, RuntimeError):
     """A named data set that is not there, cannot be fetched or read, or needs an extra that is not installed."""
 
 
+class SceneError(FrptError, ValueError):
+    """A driving scene that plans cannot be scored in: something is missing, misshapen or not finite."""
+
+
 class StoreError(FrptError):
     """A target store that cannot be read or written: missing, incomplete, damaged, or the disk refuses."""
 
