@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test lint browser docs notebooks bench bench-nearest bench-restore bench-conv bench-composite bench-store bench-train bench-diagnose bench-repair clean
+.PHONY: demo test lint browser docs notebooks bench bench-nearest bench-restore bench-conv bench-composite bench-store bench-train bench-diagnose bench-repair bench-driving clean
 
 # The demo needs the library alone; everything else what developers have.
 $(DEMO): pyproject.toml constraints.txt
@@ -73,6 +73,10 @@ bench-train: $(READY)
 
 bench-diagnose: $(READY)
 	$(BIN)/python benchmarks/diagnose.py
+
+# Beside NAVSIM's devkit if it is installed by hand.
+bench-driving: $(READY)
+	$(BIN)/python benchmarks/driving.py
 
 bench-repair: $(READY)
 	$(BIN)/python benchmarks/repair.py $(if $(DATA),--data $(DATA))
