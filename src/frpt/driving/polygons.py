@@ -53,9 +53,7 @@ class Slabs:
     """
 
     cuts: Array  # (s,) the vertices' x, sorted, each once
-    starts: (
-        Array  # (c, 2, s + 1) left ends of the edges that cross each slab; at y = ∞, above all, where there are fewer
-    )
+    starts: Array  # (c, 2, s + 1) left ends of the edges across each slab; at y = ∞, above all, where there are fewer
     steps: Array  # (c, 2, s + 1) from there to their right ends
     ends: Array  # (c, 2, s + 1) their right ends
     walls: Array  # (3, w) x, lowest and highest y of edges without extent in x, and of vertices
