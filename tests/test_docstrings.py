@@ -13,7 +13,7 @@ import torch
 
 import frpt
 
-ROOMS = ("data", "embed", "ops", "stats", "targets", "train", "zoo")
+ROOMS = ("data", "driving", "embed", "ops", "stats", "targets", "train", "zoo")
 
 
 def public() -> Iterator[tuple[str, Any]]:

@@ -72,6 +72,10 @@ class DatasetError(FrptError, RuntimeError):
     """A named data set that is not there, cannot be fetched or read, or needs an extra that is not installed."""
 
 
+class SceneError(FrptError, ValueError):
+    """A driving scene that plans cannot be scored in: something is missing, misshapen or not finite."""
+
+
 class StoreError(FrptError):
     """A target store that cannot be read or written: missing, incomplete, damaged, or the disk refuses."""
 
@@ -124,6 +128,10 @@ class TapError(FrptError, ValueError):
 
 class CheckpointError(FrptError, RuntimeError):
     """Weights of a model on disk that are not there, cannot be read, or do not fit the model."""
+
+
+class DevkitError(FrptError, ImportError):
+    """NAVSIM's devkit is not installed, or another project of that name is."""
 
 
 class PartialError(FrptError, RuntimeError):

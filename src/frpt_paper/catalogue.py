@@ -29,9 +29,8 @@ class Experiment:
 def _navsim(bench: Workbench) -> ExperimentReport:
     raise DatasetError(
         "navsim needs the NAVSIM logs, sensor data and metric cache, which are not public without registration, and "
-        "its simulator for the scores; frpt cannot fetch them. With them: wrap the scenes as a map-style data set of "
-        "((image, status), trajectory) pairs, load weights into frpt.zoo.planner, and call frpt.compare with "
-        "metric='ade'; the layers are in planner(...).layers."
+        "its devkit for the scores; frpt cannot fetch them. With them, the devkit runs both tables with frpt's agent: "
+        "docs/navsim.md has the commands, `frpt navsim` the rest."
     )
 
 

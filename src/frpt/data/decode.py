@@ -80,22 +80,22 @@ def cache_folder() -> Path:
     return base / "frpt"
 
 
-def cached(file: Path) -> tuple[Tensor, Tensor] | None:
-    """(pixels, labels) from a cache file; None where there is none, or a damaged one."""
+def cached(file: Path, *names: str) -> tuple[Tensor, ...] | None:
+    """The tensors of these names from a cache file; None where there is none, or a damaged one."""
     if not file.is_file():
         return None
     try:
         tensors = load_file(file)
-        return tensors["pixels"], tensors["labels"]
+        return tuple(tensors[name] for name in names)
     except (SafetensorError, OSError, KeyError):
         return None
 
 
-def keep(file: Path, pixels: Tensor, labels: Tensor) -> None:
+def keep(file: Path, **tensors: Tensor) -> None:
     """Write a cache file, whole or not at all; a disk that refuses costs the cache, not the data."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with staged(file) as part:
-            save_file({"pixels": pixels, "labels": labels}, part)
+            save_file(tensors, part)
     except (OSError, SafetensorError) as error:
-        warnings.warn(f"decoded images are not cached in {str(file.parent)!r}: {error}", stacklevel=3)
+        warnings.warn(f"images are not cached in {str(file.parent)!r}: {error}", stacklevel=3)

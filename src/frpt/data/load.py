@@ -66,12 +66,12 @@ def load(
         return Images(info, split, pixels, _labels(info, records), records, normalize)
     source = "hub" if location is None else location.key()
     file = cache_folder() / "images" / f"{name}-{split}-{pixels}-{source}.safetensors"
-    decoded = cached(file)
+    decoded = cached(file, "pixels", "labels")
     if decoded is None:
         records = open_records(info, split, location, cache_folder())
         labels = _labels(info, records)
         decoded = decode_all(records, range(len(labels)), info, pixels), labels
-        keep(file, *decoded)
+        keep(file, pixels=decoded[0], labels=labels)
     return Images(info, split, pixels, decoded[1], decoded[0], normalize)
 
 

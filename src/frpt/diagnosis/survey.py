@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from torch import nn
 
 from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
 from frpt.diagnosis.diagnosis import Diagnosis
 from frpt.diagnosis.examination import Examination
+from frpt.diagnosis.findings import drawn_at
 from frpt.diagnosis.sums import PartialDiagnosis
 from frpt.diagnosis.trust import advise
 from frpt.errors import OptionError
@@ -23,6 +24,9 @@ from frpt.graph.names import OUTPUT
 from frpt.reference import Reference
 from frpt.repairs import ranking
 from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
+
+if TYPE_CHECKING:
+    from frpt.diagnosis.examination import Pictures
 
 _EXAMPLE = 8  # samples to capture the network with; any number above one does
 _REFERENCE = 512  # samples to fit a reference to: the default of Reference.fit
@@ -42,6 +46,7 @@ def diagnose(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layouts: Mapping[str, str] | None = None,
+    pictures: Pictures | None = None,
     batch_size: int | None = None,
     workers: int = 0,
     seed: int = 0,
@@ -64,6 +69,9 @@ def diagnose(
         mean: of the inputs' normalisation, to show them as pictures.
         std: the same.
         layouts: layer → "channels_first" or "channels_last", where its axes are taken wrongly.
+        pictures: draws a sample of the gallery: (index, {"before": output, "target": label, "after": output}) → a
+            matplotlib figure. "after" is the output when the network runs on from the target of the layer that comes
+            first in the ranking. By default the data set's own method ``picture``, if it has one.
         batch_size: samples reconstructed together; by default as many as fit into 64 MiB.
         workers: processes that load samples.
         seed: of the choice of samples that are looked at more closely.
@@ -106,8 +114,10 @@ def diagnose(
         trusted = exam.trust(table, seed)
         bar.describe("ranking layers")
         faults = exam.faults(looked, min(size, ranking.SAMPLES), seed)
+        ranked = tuple(sorted(layers, key=lambda name: -faults[name]))
         bar.describe("response maps")
-        shown = exam.gallery(table, gallery, mean, std)
+        draw = pictures or getattr(dataset, "picture", None)
+        shown = exam.gallery(table, gallery, mean, std, draw, drawn_at(ranked))
         confused = exam.pairs(table, confusion, pairs)
     saved.done()
     findings = exam.findings(table, faults, trusted)
@@ -119,7 +129,7 @@ def diagnose(
         score=exam.rows.score,
         layers=findings,
         units=trusted.units,
-        ranking=tuple(sorted(layers, key=lambda name: -faults[name])),
+        ranking=ranked,
         advice=advise(findings),
         confusion=confusion,
         pairs=confused,
