@@ -1,8 +1,10 @@
-"""Two choices that ``frpt.repair`` offers, measured on CIFAR-10's SimpleCNN: which weights may move, and replay.
+"""Choices that ``frpt.repair`` offers, measured on CIFAR-10's SimpleCNN: which weights may move, replay, and the lead.
 
     modules   all weights beside those of the layer that ``modules="auto"`` names: failing samples of three corruptions,
               and of three networks with noise on the weights of one stage (restore.py's, 0.7 of their deviation)
     replay    the nearest weights beside ``method="replay"``, both with the same old samples as ``keep=``, few and many
+    lead      how much of a lead is asked for, logistic loss, mirrored copies: what helps others of the kind? Blur,
+              on the held-out part of repair.py, the SimpleCNN and the small ResNet
 
 Images and columns are those of repair.py; old samples come from its held-out part. For damaged networks *kind* and
 *old* are one: clean images. Seeds draw the failing samples.
@@ -22,6 +24,8 @@ from repair import (
     CORRUPTIONS,
     COUNTS,
     GIVEN,
+    HELD,
+    HELD_MEASURED,
     MEASURED,
     MEMORY,
     REPLAYED,
@@ -67,16 +71,20 @@ def damaged_subject(whole: Subject, stage: str, data: Path | None) -> tuple[Subj
     return Subject(whole.name, model, rev, memory, whole.replayed), case
 
 
-def repaired(net: Subject, case: Case, count: int, seed: int, **options: Any) -> tuple[frpt.Fix, dict[str, Any]]:
-    """One repair of some failing samples, drawn by the seed."""
-    x, y = case.failing
-    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:count]
-    fix = frpt.repair(net.rev, x[rows], y[rows], net.memory, seed=seed, **options)
+def repaired(
+    net: Subject, case: Case, count: int, seed: int, flipped: bool = False, **options: Any
+) -> tuple[frpt.Fix, dict[str, Any]]:
+    """One repair of some failing samples, drawn by the seed; flipped: each also mirrored."""
+    rows = torch.randperm(len(case.failing[0]), generator=torch.Generator().manual_seed(seed))[:count]
+    x, y = (part[rows] for part in case.failing)
+    if flipped:
+        x, y = torch.cat([x, x.flip(-1)]), y.repeat(2)
+    fix = frpt.repair(net.rev, x, y, net.memory, seed=seed, **options)
     now, kind = right(fix.model, case.old, case.labels), right(fix.model, case.kind, case.labels)
     was = case.old_right
     return fix, {
-        "case": case.corruption, "count": count, "seed": seed, "fixed": percent(fix.fixed), "kind": percent(kind),
-        "kind before": percent(case.kind_right), "old": percent(now), "old before": percent(was),
+        "case": case.corruption, "count": count, "seed": seed, "fixed": percent(fix.fixed[:count]),
+        "kind": percent(kind), "kind before": percent(case.kind_right), "old": percent(now), "old before": percent(was),
         "broken": int((was & ~now).sum()), "mended": int((~was & now).sum()), "kl": fix.predicted_kl,
         "seconds": fix.seconds,
     }  # fmt: skip
@@ -127,15 +135,37 @@ def replay(data: Path | None, seeds: int) -> str:
     return table(mean, ["N", "old samples", "method"])
 
 
+def lead(data: Path | None, seeds: int) -> str:
+    """What to ask of the samples so that others like them gain, and what it costs."""
+    choices: dict[str, dict[str, Any]] = {
+        "margin 0.1 (default)": {},
+        "margin 1": {"margin": 1.0},
+        "margin 3": {"margin": 3.0, "budget": 1.0},
+        "logistic": {"loss": "logistic", "budget": 1.0},
+        "with flipped copies": {"flipped": True},
+    }
+    rows = []
+    for name in ("cifar10", "resnet"):
+        net = sound(name, data)
+        (case,) = cases(net.model, data, CORRUPTIONS[:1], HELD, HELD_MEASURED)
+        for count in COUNTS:
+            for seed in range(seeds):
+                for choice, options in choices.items():
+                    _, row = repaired(net, case, count, seed, **options)
+                    rows.append(row | {"network": name, "choice": choice})
+    mean = pd.DataFrame(rows).groupby(["network", "count", "choice"], sort=False)[VALUES].mean()
+    return table(mean, ["network", "N", "choice"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the data sets; by default FRPT_DATA, then the hub")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", choices=("modules", "replay"), help="one of the two")
+    parser.add_argument("--only", choices=("modules", "replay", "lead"), help="one of them")
     options = parser.parse_args()
     torch.set_num_threads(1)
     try:
-        for name, part in (("modules", modules), ("replay", replay)):
+        for name, part in (("modules", modules), ("replay", replay), ("lead", lead)):
             if options.only in (None, name):
                 print(f"{name}:\n\n{part(options.data, options.seeds)}\n", flush=True)
     except FrptError as error:
