@@ -8,7 +8,7 @@
 
 Images and columns are those of repair.py; old samples come from its held-out part. For damaged networks *kind* and
 *old* are one: clean images. Seeds draw the failing samples.
-(``python benchmarks/repair_options.py --only modules``)
+(``python benchmarks/repair_choices.py --only modules``)
 """
 
 from __future__ import annotations
