@@ -115,14 +115,13 @@ def diagnose(
         bar.describe("trust")
         trusted = exam.trust(table, seed)
         bar.describe("ranking layers")
-        faults = exam.faults(looked, min(size, ranking.SAMPLES), seed)
-        ranked = tuple(sorted(layers, key=lambda name: -faults[name]))
+        ranked = exam.ranked(looked, min(size, ranking.SAMPLES), seed)
         bar.describe("response maps")
         draw = pictures or getattr(dataset, "picture", None)
-        shown = exam.gallery(table, gallery, mean, std, draw, drawn_at(ranked))
+        shown = exam.gallery(table, gallery, mean, std, draw, drawn_at(tuple(ranked.faults)))
         confused = exam.pairs(table, confusion, pairs)
     saved.done()
-    findings = exam.findings(table, faults, trusted)
+    findings = exam.findings(table, ranked.faults, trusted)
     return Diagnosis(
         model=type(network).__name__,
         preset=rev.preset.name,
@@ -131,7 +130,8 @@ def diagnose(
         score=exam.rows.score,
         layers=findings,
         units=trusted.units,
-        ranking=ranked,
+        ranking=tuple(ranked.faults),
+        suspects=ranked.suspects,
         advice=advise(findings),
         confusion=confusion,
         pairs=confused,
