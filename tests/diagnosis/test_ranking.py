@@ -6,8 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import bootstrap
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
+import frpt
 from frpt.diagnosis.findings import Array
 from frpt.diagnosis.ranking import CLEAR, Ranking, Refits
 from frpt.diagnosis.report.verdict import verdict
@@ -89,3 +93,53 @@ def test_without_a_loss_there_is_no_fault() -> None:
     found = Refits(none, {"a": none, "b": none}).ranked()
     assert [f.share for f in found.faults.values()] == [0.0, 0.0]
     assert found.suspects == ()
+
+
+def ending(last: nn.Module | None) -> nn.Sequential:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+    with torch.no_grad():
+        net[2].weight *= 8  # confident, so that probabilities saturate
+    return (net if last is None else net.append(last)).eval()
+
+
+def diagnosed(net: nn.Module, y: Tensor, loss: str | None = None) -> frpt.Diagnosis:
+    x = torch.randn(200, 6, generator=torch.Generator().manual_seed(1))
+    return frpt.diagnose(net, TensorDataset(x, y), ["1"], loss=loss, reference=False, gallery=0, progress=False)
+
+
+LABELS = torch.randint(4, (200,), generator=torch.Generator().manual_seed(2))
+
+
+def test_a_final_softmax_changes_no_fault() -> None:
+    plain, soft = (diagnosed(ending(last), LABELS) for last in (None, nn.Softmax(1)))
+    assert [f.fault for f in soft.layers] == pytest.approx([f.fault for f in plain.layers], rel=1e-4)
+    assert soft.suspects == plain.suspects
+    assert "before the final softmax" in str(soft)
+    assert plain.loss == "the cross-entropy"
+
+
+def test_a_final_sigmoid_is_the_binary_loss_of_the_logits() -> None:
+    many = torch.nn.functional.one_hot(LABELS, 4).float()
+    by_id, by_share = (diagnosed(ending(nn.Sigmoid()), y) for y in (LABELS, many))
+    plain = diagnosed(ending(None), many, "bce")
+    for other in (by_share, plain):
+        assert [f.fault for f in other.layers] == pytest.approx([f.fault for f in by_id.layers], rel=1e-4)
+    assert by_id.loss == "the binary cross-entropy of the values before the final sigmoid"
+
+
+def test_an_output_without_axes_but_the_batch() -> None:
+    """The same diagnosis as of the output (b, 1)."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1)).eval()
+    y = torch.randn(200)
+    column, flat = diagnosed(net, y[:, None]), diagnosed(nn.Sequential(*net, nn.Flatten(0)).eval(), y)
+    assert flat.score_name == "mse"
+    assert flat.score == pytest.approx(column.score)
+    for a, b in zip(flat.layers, column.layers, strict=True):
+        assert (a.fault, a.deviation, a.closed) == pytest.approx((b.fault, b.deviation, b.closed), rel=1e-4)
+
+
+def test_an_unknown_loss_is_refused() -> None:
+    with pytest.raises(frpt.errors.OptionError, match="cross_entropy"):
+        diagnosed(ending(None), LABELS, "hinge")

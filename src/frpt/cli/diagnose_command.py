@@ -22,6 +22,7 @@ def diagnose(
     html: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     csv: Annotated[Path | None, typer.Option(help="A directory for the tables.")] = None,
     classes: Annotated[str | None, typer.Option(help="Class names separated by commas, or a file of lines.")] = None,
+    loss: Annotated[str | None, typer.Option(help="cross_entropy, bce or mse. Default: what fits the output.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Look at so many, evenly spaced.")] = None,
     gallery: Annotated[int, typer.Option(min=0, help="Samples shown with response maps.")] = 48,
     output: Output = None,
@@ -44,9 +45,9 @@ def diagnose(
         network = load_model(model)
         diagnosis = run(
             network if weights is None else loaded(network, weights), load_data(data), at, class_names=_names(classes),
-            samples=samples, gallery=gallery, output=picker(output), preset=preset, embed=embed, margin=margin,
-            blocks=patterns(blocks), mean=_numbers(mean), std=_numbers(std), batch_size=batch_size, workers=workers,
-            seed=seed, partial=partial,
+            loss=loss, samples=samples, gallery=gallery, output=picker(output), preset=preset, embed=embed,
+            margin=margin, blocks=patterns(blocks), mean=_numbers(mean), std=_numbers(std), batch_size=batch_size,
+            workers=workers, seed=seed, partial=partial,
         )  # fmt: skip
         show(diagnosis, console)
         written = [diagnosis.to_html(html), *([] if csv is None else [diagnosis.to_csv(csv)[0].parent])]

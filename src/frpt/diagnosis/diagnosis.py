@@ -43,6 +43,7 @@ class Diagnosis(Findings):
         gallery: ``Specimen`` of the samples that move most, with response maps.
         reference: what the reference was fitted to, in words; with one, targets are the likeliest features in which the
             label wins, measured in each layer's own variation. "" without one: targets are the least change.
+        loss: what the faults are shares of, in words.
 
     Example:
         >>> diagnosis

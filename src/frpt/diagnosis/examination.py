@@ -118,7 +118,7 @@ class Examination:
         _, x, y = next(iter(self.source.batches([some.tolist()], TRUST.samples)))
         return trust(self.rev, x, y, self.layers, seed)
 
-    def ranked(self, looked: Sequence[int], size: int, seed: int) -> Ranking:
+    def ranked(self, looked: Sequence[int], size: int, seed: int, loss: str | None = None) -> Ranking:
         """The layers by what refitting each alone takes back of the loss, on held-out samples."""
         each = sample_bytes(self.source, map(self.rev.sample_shape, self.layers))
         most = max(ranking.LEAST_SAMPLES, min(ranking.SAMPLES, ranking.MEMORY // each))
@@ -127,7 +127,7 @@ class Examination:
         if half == 0:
             return Ranking(dict.fromkeys(self.layers, Fault(0.0)), ())
         one, other = ([(x, y) for _, x, y in self.source.batches([p], size)] for p in (some[:half], some[half:]))
-        return ranking.refit(self.rev, one, other, self.layers).ranked(seed)
+        return ranking.refit(self.rev, one, other, self.layers, loss).ranked(seed)
 
     def gallery(
         self, table: SampleTable, most: int, mean: Any, std: Any, pictures: Pictures | None, after: str

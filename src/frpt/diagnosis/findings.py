@@ -285,3 +285,4 @@ class Findings:
     samples: SampleTable
     gallery: tuple[Specimen, ...] = ()
     reference: str = ""
+    loss: str = ""

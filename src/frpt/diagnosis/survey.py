@@ -42,6 +42,7 @@ def diagnose(
     *,
     class_names: Sequence[str] | None = None,
     reference: Reference | Literal[False] | None = None,
+    loss: str | None = None,
     samples: int | None = None,
     gallery: int = 48,
     pairs: int = 8,
@@ -65,6 +66,9 @@ def diagnose(
         class_names: one for each class; their numbers by default.
         reference: how features vary. By default the Reverser's, or one fitted to 512 of these samples, and targets are
             the likeliest features in which the label wins; False does without, and targets are the least change.
+        loss: that refitting a layer shall take back: "cross_entropy", "bce" (binary, an answer for each output) or
+            "mse". By default what fits the labels and the softmax or sigmoid that the output ends in, if any; the first
+            two are of the values before that. The diagnosis says which.
         samples: look at so many, evenly spaced, instead of all.
         gallery: samples shown with response maps, those that move most.
         pairs: confused pairs of classes to look into, the most frequent.
@@ -97,6 +101,8 @@ def diagnose(
         >>> page = diagnosis.to_html(folder / "report.html")
     """
     _check(samples, gallery, pairs, batch_size)
+    if loss is not None and loss not in ranking.LOSSES:
+        raise OptionError(f"loss must be one of {', '.join(ranking.LOSSES)}, got {loss!r}")
     network = network_of(model, options)
     source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
     looked = range(source.count) if samples is None else spread(source.count, samples)
@@ -115,7 +121,7 @@ def diagnose(
         bar.describe("trust")
         trusted = exam.trust(table, seed)
         bar.describe("ranking layers")
-        ranked = exam.ranked(looked, min(size, ranking.SAMPLES), seed)
+        ranked = exam.ranked(looked, min(size, ranking.SAMPLES), seed, loss)
         bar.describe("response maps")
         draw = pictures or getattr(dataset, "picture", None)
         shown = exam.gallery(table, gallery, mean, std, draw, drawn_at(tuple(ranked.faults)))
@@ -138,6 +144,7 @@ def diagnose(
         samples=table,
         gallery=shown,
         reference=_fitted_to(rev),
+        loss=ranked.loss,
     )
 
 

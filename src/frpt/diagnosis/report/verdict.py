@@ -46,6 +46,8 @@ def verdict(d: Findings) -> Verdict:
         )
     if first is not None:
         sentences.append(_of_fault(d, first))
+        if d.loss:
+            sentences.append(f"The loss is {d.loss}.")
         if math.isfinite(first.deviation) and math.isfinite(first.closed):
             sentences.append(_of_layer(first, bool(d.class_names)))
     return Verdict(_named(d) if wrong else "", wrong, sentences, _facts(d, said, count, wrong, first))
