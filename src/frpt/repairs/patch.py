@@ -21,6 +21,7 @@ from frpt.common.text import table
 from frpt.errors import PatchError
 from frpt.files.atomic import make_folder, write_atomic
 from frpt.files.digest import weights_of
+from frpt.files.untrusted import open_regular, parse_json
 
 _FORMAT, _VERSION = "frpt patch", "1"
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -99,11 +100,12 @@ class Patch:
             PatchError: for a file that is missing, damaged, or something else.
         """
         try:
+            open_regular(path).close()  # safetensors would wait for a pipe
             with safe_open(str(path), "pt") as file:
                 meta = file.metadata() or {}
                 if (meta.get("format"), meta.get("version")) != (_FORMAT, _VERSION):
                     raise ValueError(f"it is no {_FORMAT} {_VERSION}")
-                facts = {name: dict(json.loads(meta[name])) for name in ("before", "after", "moved")}
+                facts = {name: dict(parse_json(meta[name].encode())) for name in ("before", "after", "moved")}
                 bits = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise PatchError(f"{str(path)!r} cannot be read as a patch: {error}") from error
