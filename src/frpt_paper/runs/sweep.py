@@ -84,7 +84,7 @@ def check_cluster(cluster: str | None) -> None:
         raise OptionError(
             f"unknown cluster {cluster!r}: there is {', '.join(CLUSTERS)}; leave it out for processes here"
         )
-    if cluster is not None and cluster not in sys.modules and importlib.util.find_spec(cluster) is None:
+    if cluster is not None and sys.modules.get(cluster) is None and importlib.util.find_spec(cluster) is None:
         raise OptionError("cluster='ray' needs Ray: pip install 'frpt[ray]', or leave it out for processes here")
 
 
