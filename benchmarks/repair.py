@@ -261,13 +261,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of the data sets; by default FRPT_DATA, then the hub")
     parser.add_argument("--networks", nargs="+", default=["cifar10", "resnet"])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--corruptions", nargs="+", choices=[kind for kind, _ in CORRUPTIONS], help="all by default")
     parser.add_argument("--quick", action="store_true", help="one seed, one corruption, the SimpleCNN")
     parser.add_argument("--only", choices=("methods", "costs", "large"), help="one part of it")
     parser.add_argument("--csv", type=Path, help="file for every single run")
     parser.add_argument("--markdown", type=Path, help="file for the tables")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    corruptions = CORRUPTIONS[:1] if options.quick else CORRUPTIONS
+    wanted = options.corruptions or [kind for kind, _ in (CORRUPTIONS[:1] if options.quick else CORRUPTIONS)]
+    corruptions = [one for one in CORRUPTIONS if one[0] in wanted]
     names, seeds = (["cifar10"], 1) if options.quick else (options.networks, options.seeds)
     parts: list[str] = []
 

@@ -13,7 +13,6 @@ import numpy as np
 from torch import Tensor
 
 from frpt.datasets.labelled import LabelledSamples, sample_bytes
-from frpt.diagnosis import ranking
 from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTable, Specimen
 from frpt.diagnosis.layer_axes import axes
 from frpt.diagnosis.responses import picture, responses
@@ -22,6 +21,7 @@ from frpt.diagnosis.trust import TRUST, Trust, trust
 from frpt.errors import OptionError
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
+from frpt.repairs import ranking
 from frpt.reverse.reconstruction import Reconstruction
 from frpt.reverser import Reverser
 

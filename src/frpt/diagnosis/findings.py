@@ -282,3 +282,4 @@ class Findings:
     samples: SampleTable
     gallery: tuple[Specimen, ...] = ()
     reference: str = ""
+    normalisation: tuple[Any, Any] = (None, None)

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from torch import nn
 
 from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
-from frpt.diagnosis import ranking
 from frpt.diagnosis.diagnosis import Diagnosis
 from frpt.diagnosis.examination import Examination
 from frpt.diagnosis.findings import drawn_at
 from frpt.diagnosis.sums import PartialDiagnosis
 from frpt.diagnosis.trust import advise
-from frpt.errors import FrptError, OptionError
+from frpt.errors import OptionError
 from frpt.files.digest import options_of, sha256_of_item, weights_of
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reference import Reference
+from frpt.repairs import ranking
 from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _EXAMPLE = 8  # samples to capture the network with; any number above one does
 _REFERENCE = 512  # samples to fit a reference to: the default of Reference.fit
 _BATCH = 1024  # most samples together: more were no faster and took more memory (benchmarks/diagnose.py)
-_MOST = 12  # layers diagnosed where the user names none: as many rows as a figure shows well; a choice, not measured
-_LEAST = 2  # modules that a level of nesting has to have for its modules to be these layers
 
 
 def diagnose(
@@ -138,42 +136,21 @@ def diagnose(
         samples=table,
         gallery=shown,
         reference=_fitted_to(rev),
+        normalisation=(mean, std),
     )
 
 
 def _chosen_layers(rev: Reverser, at: Layer | Sequence[Layer] | None) -> list[str]:
     """The layers asked for and the output, output first; without any, the outermost modules of the network."""
     if at is None:
-        names = _outermost(rev)
+        names = ranking.outermost(rev)
     else:
         names = layer_names(rev.model, at)
         if len(set(names)) != len(names):
             raise OptionError(f"at names a layer twice: {names}")
         for name in names:
             rev.plan(name)
-    names = sorted(dict.fromkeys([OUTPUT, *names]), key=lambda name: len(rev.plan(name)))
-    return [name for name in names if name == OUTPUT or len(rev.plan(name))]
-
-
-def _outermost(rev: Reverser) -> list[str]:
-    """Modules at the first level of nesting with at least two that can be walked back to; at most twelve of them."""
-    modules = {name for name, _ in rev.model.named_modules() if name}
-    names = [name for name in rev.layers if name in modules]
-    reachable: list[str] = []
-    for level in range(1, 1 + max((name.count(".") + 1 for name in names), default=0)):
-        reachable = [name for name in names if name.count(".") + 1 == level and _reachable(rev, name)]
-        if len(reachable) >= _LEAST:
-            break
-    return [reachable[i] for i in spread(len(reachable), _MOST)] if reachable else []
-
-
-def _reachable(rev: Reverser, name: str) -> bool:
-    """Whether there is a way back to a layer, with samples to tell apart."""
-    try:
-        rev.batch_axis(name)
-        return len(rev.plan(name)) > 0
-    except FrptError:
-        return False
+    return ranking.output_first(rev, names)
 
 
 def _with_reference(

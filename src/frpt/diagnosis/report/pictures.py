@@ -16,7 +16,7 @@ from PIL import Image
 
 from frpt.diagnosis.findings import Array, Response, Specimen
 
-PICTURES = 4_500_000  # bytes for all inputs together
+PICTURES = 4_500_000  # bytes for all inputs of the gallery together
 MAPS = 4_500_000  # bytes for all response maps together
 DRAWINGS = 1_500_000  # bytes for all drawings together
 TOP = 16  # channels shown of a vector
@@ -28,14 +28,19 @@ _CELLS = (32, 24, 16, 12, 8, 6, 4)  # sides of maps to try
 
 
 def inputs(gallery: Sequence[Specimen]) -> list[dict[str, Any] | None]:
-    """A data URL and the original size for every input; the largest side that keeps all of them in the budget."""
+    """The inputs of the gallery, as ``encoded`` makes them."""
+    return encoded([s.image for s in gallery], PICTURES)
+
+
+def encoded(images: Sequence[Array | None], budget: int) -> list[dict[str, Any] | None]:
+    """A data URL and the original size for every image; the largest side that keeps all of them in the budget."""
     for side in _SIDES:
-        encoded = [None if s.image is None else picture(s.image, side) for s in gallery]
-        if sum(len(p[1]) for p in encoded if p is not None) <= PICTURES:
+        found = [None if image is None else picture(image, side) for image in images]
+        if sum(len(p[1]) for p in found if p is not None) <= budget:
             break
     return [
-        None if p is None or s.image is None else {"url": _url(*p), "size": s.image.shape[:2]}
-        for p, s in zip(encoded, gallery, strict=True)
+        None if p is None or image is None else {"url": _url(*p), "size": image.shape[:2]}
+        for p, image in zip(found, images, strict=True)
     ]
 
 
