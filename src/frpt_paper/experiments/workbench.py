@@ -21,7 +21,7 @@ from frpt_paper.runs.lab import Lab
 from frpt_paper.runs.pretraining import Recipe, recipe_of
 from frpt_paper.runs.runs_table import RunsTable
 from frpt_paper.runs.starting_models import StartingModel
-from frpt_paper.runs.sweep import RunJob, sweep
+from frpt_paper.runs.sweep import RunJob, check_cluster, sweep
 from frpt_paper.tables.printed import PrintedTable
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class ReproduceOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{name} must be at least 1, got {value}")
+        check_cluster(self.cluster)
         if self.samples is not None and (len(self.samples) != 2 or min(self.samples) < 1):
             raise OptionError(f"samples must be two numbers, of training and of test samples, got {self.samples}")
 

@@ -6,6 +6,7 @@ Called by ``Workbench.sweep``. Each job's rows are appended when it ends, so a s
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import multiprocessing
 import os
 import sys
@@ -53,10 +54,7 @@ def sweep(
     """
     if workers < 1:
         raise OptionError(f"workers must be at least 1, got {workers}")
-    if cluster is not None and cluster not in CLUSTERS:
-        raise OptionError(
-            f"unknown cluster {cluster!r}: there is {', '.join(CLUSTERS)}; leave it out for processes here"
-        )
+    check_cluster(cluster)
     table.cut_unfinished_line()
     done = table.done()
     missing = list({job.key: job for job in jobs if job.key not in done}.values())
@@ -78,6 +76,16 @@ def sweep(
             f"{len(failed)} of {len(missing)} runs failed; the others are in {str(table.path)!r}:\n{listing}\n"
             "The same call tries them again."
         ) from failed[0][1]
+
+
+def check_cluster(cluster: str | None) -> None:
+    """Refuse a cluster that does not exist, or whose package is not installed; before anything is trained."""
+    if cluster is not None and cluster not in CLUSTERS:
+        raise OptionError(
+            f"unknown cluster {cluster!r}: there is {', '.join(CLUSTERS)}; leave it out for processes here"
+        )
+    if cluster is not None and sys.modules.get(cluster) is None and importlib.util.find_spec(cluster) is None:
+        raise OptionError("cluster='ray' needs Ray: pip install 'frpt[ray]', or leave it out for processes here")
 
 
 def _here(jobs: Sequence[PostTrainingJob], run: RunJob) -> Iterator[Outcome]:
@@ -135,12 +143,8 @@ def _follow(sentinel: int) -> None:
 
 def _on_ray(jobs: Sequence[PostTrainingJob], run: RunJob) -> Iterator[Outcome]:
     """As Ray tasks of one processor each, in the order they end."""
-    try:
-        import ray
-    except ImportError as error:
-        raise OptionError(
-            "cluster='ray' needs Ray: pip install 'frpt[ray]', or leave it out for processes here"
-        ) from error
+    import ray
+
     if not ray.is_initialized():
         ray.init()
     task = ray.remote(_attempt)
