@@ -102,8 +102,10 @@ def test_with_old_samples_the_strength_is_chosen_and_reported(
     rows = torch.arange(500) % 2 == 1
     assert set(fix.kept.broken.tolist()) == set((before & ~after & rows).nonzero().squeeze(1).tolist())
     assert "old samples" in str(fix)
-    alone = repair(model, fx, fy, keep=keep)
+    assert any("method='replay'" in note for note in fix.notes)
+    alone = repair(model, fx, fy, keep=(keep[0][:400], keep[1][:400]))
     assert alone.fixed.double().mean() >= 0.9
+    assert not any("method='replay'" in note for note in alone.notes)
 
 
 def test_a_repair_that_costs_more_than_it_fixes_is_not_made(

@@ -11,6 +11,9 @@ from frpt.files.digest import sha256_of_item
 from frpt.graph.inputs import Inputs
 
 _NAMED = 8
+_REPLAYABLE = 500
+"""Old samples from which replay is worth a look. With 100 it cost 3 to 9 points of old accuracy more than the nearest
+weights, with 500 and 2,000 between 0.3 and 3 (benchmarks/repair_choices.py --only replay)."""
 
 
 def notes_on(
@@ -41,6 +44,16 @@ def notes_on(
     if remembered < 100:
         notes.append(f"the memory is of {remembered} inputs only: what it says of the cost is rough below some hundred")
     return tuple(notes)
+
+
+def on_replay(kept: int) -> tuple[str, ...]:
+    """What many old samples could be used for besides choosing the strength."""
+    if kept < _REPLAYABLE:
+        return ()
+    return (
+        f"with {kept} old samples method='replay' is a choice as well: other samples of this kind may gain some points "
+        "more, and more old ones break. frpt.compare_repairs shows both on yours",
+    )
 
 
 def _samples(inputs: Inputs, labels: Tensor) -> list[str]:

@@ -25,7 +25,7 @@ from frpt.repairs.controls import DESCENTS, Control, Method
 from frpt.repairs.fix import Fix, Kept, Tried, run
 from frpt.repairs.memory import Memory, Task, captured_graph, remember
 from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Weights
-from frpt.repairs.notes import notes_on
+from frpt.repairs.notes import notes_on, on_replay
 from frpt.repairs.patch import Patch
 from frpt.repairs.ranking import most_faulty
 from frpt.repairs.weight_maps import WeightMap, chosen, weight_maps
@@ -172,6 +172,7 @@ def repair(
             inputs, labels, before, right[: inputs.batch], fixed[: inputs.batch], choice.budget, memory.samples
         )
         + where
+        + (on_replay(held.problem.count) if held is not None and best is not None and method == "nearest" else ())
         + (_UNWORTHY if best is None and held is not None and tried else ()),
         curve=tuple(Tried(t.strength, float(t.weights.met.double().mean()), t.kl, t.broken) for t in tried),
         kept=kept,
