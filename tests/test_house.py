@@ -27,7 +27,7 @@ LEVELS = [
     ["targets", "data", "zoo"],
     ["train", "repairs"],
     ["diagnosis"],
-    ["driving"],
+    ["driving", "navsim"],
     ["cli"],
 ]
 

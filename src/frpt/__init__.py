@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; _HOMES below is what happens
-    from frpt import data, driving, embed, errors, ops, stats, targets, train, zoo
+    from frpt import data, driving, embed, errors, navsim, ops, stats, targets, train, zoo
     from frpt.diagnosis import Diagnosis, Trajectory, along_training, diagnose
     from frpt.errors import FrptError
     from frpt.options import (
@@ -74,6 +74,7 @@ __all__ = [
     "embed",
     "errors",
     "freeze",
+    "navsim",
     "ops",
     "post_train",
     "remember",
@@ -103,7 +104,7 @@ _HOMES = {
         "Comparison", "FeatureTap", "LossBalance", "Metric", "Result", "Training", "compare", "freeze", "post_train",
     ),
 }  # fmt: skip
-_ROOMS = ("data", "driving", "embed", "errors", "ops", "stats", "targets", "train", "zoo")
+_ROOMS = ("data", "driving", "embed", "errors", "navsim", "ops", "stats", "targets", "train", "zoo")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 

@@ -130,6 +130,10 @@ class CheckpointError(FrptError, RuntimeError):
     """Weights of a model on disk that are not there, cannot be read, or do not fit the model."""
 
 
+class DevkitError(FrptError, ImportError):
+    """NAVSIM's devkit is not installed, or another project of that name is."""
+
+
 class PartialError(FrptError, RuntimeError):
     """A half-done run on disk that cannot be written, read, or continued with these options."""
 

@@ -22,6 +22,9 @@ _EXACT = 20
 _ROUNDING = 16 * np.finfo(np.float64).eps
 """Relative to the larger value, 16 units in the last place: differences this close are called equal (chosen)."""
 
+_DRAWN = 1 << 22
+"""Numbers that the bootstrap draws at a time, 32 MB: pairs may be seeds, or thousands of scenes (chosen)."""
+
 
 @dataclass(frozen=True)
 class Paired:
@@ -303,8 +306,10 @@ def _wilcoxon(d: Vector, method: str) -> tuple[float, float]:
 def _bootstrap(d: Vector, level: float, resamples: int, seed: int) -> tuple[float, float]:
     if np.ptp(d) == 0:
         return float(d[0]), float(d[0])
-    rows = np.random.default_rng(seed).integers(0, len(d), (resamples, len(d)))
-    low, high = np.quantile(d[rows].mean(1), [(1 - level) / 2, (1 + level) / 2])
+    generator, together = np.random.default_rng(seed), max(1, _DRAWN // len(d))
+    parts = [min(together, resamples - i) for i in range(0, resamples, together)]
+    means = np.concatenate([d[generator.integers(0, len(d), (part, len(d)))].mean(1) for part in parts])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

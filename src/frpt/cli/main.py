@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from frpt.cli import targets_command
+from frpt.cli import navsim_command, targets_command
 from frpt.cli.diagnose_command import diagnose
 from frpt.cli.repair_command import apply, remember, repair
 from frpt.cli.reproduce import reproduce
@@ -19,6 +19,7 @@ app = typer.Typer(
     help="What should this layer have produced for this label?", no_args_is_help=True, pretty_exceptions_enable=False
 )
 app.add_typer(targets_command.app, name="targets")
+app.add_typer(navsim_command.app, name="navsim")
 app.command()(train)
 app.command()(diagnose)
 app.command()(remember)

@@ -42,35 +42,35 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper, or what is missing of it, and set the result beside the paper's numbers."""
     with errors():
-        laboratory = _laboratory()
+        lab = laboratory()
         if list_:
             table = Table("name", "what", "in the paper", "--scale small", box=None, pad_edge=False)
-            for key, e in laboratory.EXPERIMENTS.items():
+            for key, e in lab.EXPERIMENTS.items():
                 table.add_row(key, e.what, e.where, e.small)
             console.print(table)
             return
         if name is None:
             raise OptionError("which table or figure? `frpt reproduce --list` shows what there is")
-        options = laboratory.ReproduceOptions(
+        options = lab.ReproduceOptions(
             out=out, data=data, scale=scale, seeds=seeds, epochs=epochs, layers=_several(at), c_rec=_numbers(c_rec),
             models=_several(model), presets=_several(preset), dataset=dataset, samples=_samples(samples),
             pretrain=pretrain, workers=workers, cluster=cluster, compare=tuple(compare or ()),
         )  # fmt: skip
-        report = laboratory.reproduce(name, options, Console(stderr=True, soft_wrap=True))
+        report = lab.reproduce(name, options, Console(stderr=True, soft_wrap=True))
         console.print(report.markdown(details=False), markup=False, highlight=False)
         console.print(f"tables (md, tex, csv) and figures: {out / name}", markup=False, highlight=False)
 
 
-def _laboratory() -> ModuleType:
-    """The package ``frpt_paper``, or an error that says how to get it."""
+def laboratory(module: str = "frpt_paper") -> ModuleType:
+    """The package ``frpt_paper`` or a module of it, or an error that says how to get it; `frpt navsim` calls it too."""
     try:
-        return importlib.import_module("frpt_paper")
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != "frpt_paper":
             raise  # it is there, and misses something else
         raise OptionError(
-            "`frpt reproduce` needs the package frpt_paper, which is not installed. It comes with frpt's own "
-            "distribution: pip install --force-reinstall frpt, or add src/ of the repository to PYTHONPATH."
+            "the paper's experiments and numbers need the package frpt_paper, which is not installed. It comes with "
+            "frpt's own distribution: pip install --force-reinstall frpt, or add src/ of the repository to PYTHONPATH."
         ) from error
 
 

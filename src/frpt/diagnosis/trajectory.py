@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from scipy import stats
 from torch import Tensor, nn
 
@@ -26,6 +25,7 @@ from frpt.diagnosis.findings import Array
 from frpt.diagnosis.sums import scored
 from frpt.errors import CheckpointError, OptionError, UnknownLayerError
 from frpt.files.progress import Progress
+from frpt.files.weights import read_weights, state_dict_in, tensors_of
 from frpt.graph.names import OUTPUT
 from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 WeightsLike = Mapping[str, Any] | nn.Module | str | Path
 """Weights of a model: a state dict, a module that has them, or a file."""
 _SHOWN = 3  # names in an error message; the rest is counted
-_INSIDE = ("state_dict", "model_state_dict", "model")  # where training scripts keep the weights in a file of more
 
 
 @dataclass(frozen=True)
@@ -299,15 +298,10 @@ def _weights(name: str, checkpoint: WeightsLike, model: nn.Module) -> dict[str, 
     if isinstance(checkpoint, nn.Module):
         state: Any = checkpoint.state_dict()
     elif isinstance(checkpoint, str | Path):
-        state = _read(name, Path(checkpoint))
+        state = read_weights(checkpoint, name)
     else:
-        state = checkpoint
-    for key in _INSIDE:
-        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
-            state = state[key]
-    if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in _tensors(state).values()):
-        raise CheckpointError(f"the checkpoint {name!r} is no state dict: {type(state).__name__}")
-    if differences := _differences(_tensors(state), model):
+        state = state_dict_in(checkpoint, name)
+    if differences := _differences(tensors_of(state), model):
         listing = "".join(f"\n  - {text}" for text in differences)
         raise CheckpointError(
             f"the checkpoint {name!r} does not fit the model ({type(model).__name__}):{listing}\n"
@@ -316,33 +310,9 @@ def _weights(name: str, checkpoint: WeightsLike, model: nn.Module) -> dict[str, 
     return dict(state)
 
 
-def _tensors(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What a state dict holds but for modules' extra state, which may be anything."""
-    return {k: v for k, v in state.items() if not str(k).endswith("_extra_state")}
-
-
-def _read(name: str, path: Path) -> Any:
-    file = path / "model.safetensors" if path.is_dir() else path
-    try:
-        if file.suffix == ".safetensors":
-            return load_file(file)
-        if file.suffix in (".pt", ".pth"):
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load raises pickle's own, and others, for what is no plain data
-        reason = (str(error).strip().splitlines() or [""])[0]
-        raise CheckpointError(
-            f"the checkpoint {name!r} ({path}) cannot be read: {type(error).__name__}: {reason} Weights are read from "
-            "safetensors, or from a state dict that torch.save wrote; nothing else in a file is run."
-        ) from error
-    raise CheckpointError(
-        f"the checkpoint {name!r} ({path}) is no .safetensors, .pt or .pth file; load it yourself and pass its state "
-        "dict"
-    )
-
-
 def _differences(state: Mapping[str, Tensor], model: nn.Module) -> list[str]:
     """What keeps weights from fitting a model, in words; nothing if they fit."""
-    own: dict[str, Tensor] = _tensors(model.state_dict())
+    own: dict[str, Tensor] = tensors_of(model.state_dict())
     missing, more = [k for k in own if k not in state], [k for k in state if k not in own]
     shapes = [
         f"{k} has the shape {tuple(state[k].shape)}, the model's {tuple(own[k].shape)}"

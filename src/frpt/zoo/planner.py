@@ -1,4 +1,7 @@
-"""The two NAVSIM trajectory planners (Supplement B.2): camera image and ego status in, eight poses out."""
+"""The two NAVSIM trajectory planners (Supplement B.2): camera image and ego status in, eight poses out.
+
+Called by ``frpt.navsim``, the tutorials and the paper's experiments.
+"""
 
 from __future__ import annotations
 
@@ -9,50 +12,67 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from frpt.errors import OptionError
+from frpt.errors import CheckpointError, OptionError
 from frpt.zoo.resnet import BLOCKS, ResNet
 from frpt.zoo.transformer import Block, ClassToken, start
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+STATISTICS = {
+    "resnet34": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "vit_b16": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+}
+"""Mean and standard deviation of the channels that each backbone's public weights were trained with."""
 WIDTH, HIDDEN, POSES = 512, 256, (8, 3)
 
 
 @dataclass(frozen=True)
 class PlannerOptions:
-    """What the paper leaves to its configuration.
+    """What the paper's text leaves to its configuration; the defaults are those of its code.
 
-    pool: H_p, W_p, the grid the ResNet's last feature is pooled to; the default keeps the image's proportions.
-    status: d_m, d_c, the widths of the status encoder. modulation: α_mod; below 1 no factor of the fusion vanishes.
-    mean, std: of the image's channels, in [0, 1]. grid: the ViT's tokens, 8 × 32 in the paper.
+    pool: H_p, W_p, the grid the ResNet's last feature is pooled to. status: d_m, d_c, the widths of the status encoder.
+    modulation: α_mod; below 1 no factor of the fusion vanishes. mean, std: of the image's channels, in [0, 1]; None for
+    those of the backbone's public weights. grid: the ViT's tokens. dropout: of the ViT's blocks.
     """
 
-    pool: tuple[int, int] = (2, 8)
-    status: tuple[int, int] = (128, 256)
-    modulation: float = 0.5
-    mean: tuple[float, ...] = MEAN
-    std: tuple[float, ...] = STD
+    pool: tuple[int, int] = (1, 4)
+    status: tuple[int, int] = (64, 128)
+    modulation: float = 0.1
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     grid: tuple[int, int] = (8, 32)
+    dropout: float = 0.1
 
     def __post_init__(self) -> None:
         sizes = {"pool": self.pool, "status": self.status, "grid": self.grid}
         for name, pair in sizes.items():
             if len(pair) != 2 or min(pair) < 1:
                 raise OptionError(f"{name} must be two positive numbers, got {pair}")
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            raise OptionError(f"mean and std must be 3 numbers, std positive, got {self.mean} and {self.std}")
+        for name, channels in (("mean", self.mean), ("std", self.std)):
+            if channels is not None and len(channels) != 3:
+                raise OptionError(f"{name} must be 3 numbers, one a channel, got {channels}")
+        if self.std is not None and min(self.std) <= 0:
+            raise OptionError(f"std must be positive, got {self.std}")
+        if not 0 <= self.dropout < 1:
+            raise OptionError(f"dropout must be in [0, 1), got {self.dropout}")
 
 
 class ViT(nn.Module):
-    """ViT-B/16, its patch embedding pooled to a grid of tokens. Names are timm's; ``head`` is kept but not used."""
+    """ViT-B/16, its patch embedding pooled to a grid of tokens. Names are timm's; ``head`` is kept but not used.
 
-    def __init__(self, grid: tuple[int, int], width: int = 768, heads: int = 12, depth: int = 12) -> None:
+    The norms' eps is 1e-5, as in the paper's code and torch's own encoder layers; timm has 1e-6.
+    """
+
+    def __init__(
+        self, grid: tuple[int, int], width: int = 768, heads: int = 12, depth: int = 12, dropout: float = 0.1
+    ) -> None:
         super().__init__()
         self.grid = grid
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, width, 16, 16)})
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, grid[0] * grid[1] + 1, width))
-        self.blocks = nn.Sequential(*[Block(width, heads, 4 * width, norm=True) for _ in range(depth)])
-        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.blocks = nn.Sequential(
+            *[Block(width, heads, 4 * width, norm=True, eps=1e-5, dropout=dropout) for _ in range(depth)]
+        )
+        self.norm = nn.LayerNorm(width, eps=1e-5)
         self.token = ClassToken()
         self.head = nn.Linear(width, 1000)
         start(self)
@@ -65,11 +85,6 @@ class ViT(nn.Module):
         tokens = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), patches], 1) + self.pos_embed
         out: Tensor = self.token(self.norm(self.blocks(tokens)))
         return out
-
-    def load_pretrained(self, weights: Mapping[str, Tensor]) -> None:
-        """A square ViT-B/16's weights; its positions are interpolated to the grid, the class token's is kept."""
-        positions = weights["pos_embed"]
-        self.load_state_dict(dict(weights) | {"pos_embed": resized(positions, self.grid)})
 
 
 class Fusion(nn.Module):
@@ -91,7 +106,8 @@ class Fusion(nn.Module):
 class Planner(nn.Module):
     """Image (b, 3, 256, 1024) in [0, 1] and ego status (b, 8) → trajectory (b, 8, 3): x, y, heading every 0.5 s.
 
-    layers: the paper's l_R, by the names of its tables.
+    The status is velocity (2), acceleration (2), driving command (4). layers: the paper's l_R, by the names of its
+    tables.
     """
 
     mean: Tensor
@@ -101,8 +117,9 @@ class Planner(nn.Module):
         self, backbone: nn.Module, project: nn.Module, options: PlannerOptions, layers: Mapping[str, str]
     ) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.tensor(options.mean).reshape(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(options.std).reshape(1, 3, 1, 1), persistent=False)
+        mean, std = STATISTICS["resnet34" if isinstance(backbone, ResNet) else "vit_b16"]
+        for name, channels in (("mean", options.mean or mean), ("std", options.std or std)):
+            self.register_buffer(name, torch.tensor(channels).reshape(1, 3, 1, 1), persistent=False)
         self.backbone, self.project = backbone, project
         middle, context = options.status
         self.status = nn.Sequential(_layer(8, middle, nn.GELU()), _layer(middle, context, nn.GELU()))
@@ -119,6 +136,30 @@ class Planner(nn.Module):
         fused = self.fusion(self.project(feature), self.status(status))
         out: Tensor = self.trajectory(self.planning2(self.planning1(fused)))
         return out.reshape(-1, *POSES)
+
+    def classifier(self) -> nn.Module:
+        """The backbone's classification head, which is kept for its checkpoints and not used."""
+        return self.backbone.fc if isinstance(self.backbone, ResNet) else self.backbone.get_submodule("head")
+
+    def load_backbone(self, weights: Mapping[str, Tensor]) -> None:
+        """Load public weights into the image backbone: torchvision's ResNet-34, or timm's ViT-B/16.
+
+        The ViT's positions are interpolated to its grid of tokens; the class token's own is kept.
+
+        Args:
+            weights: the state dict, its classification head included.
+
+        Raises:
+            CheckpointError: if names or shapes are not those of the backbone.
+        """
+        entries = dict(weights)
+        if isinstance(self.backbone, ViT) and "pos_embed" in entries:
+            entries["pos_embed"] = resized(entries["pos_embed"], self.backbone.grid)
+        try:
+            self.backbone.load_state_dict(entries)
+        except RuntimeError as error:
+            public = "torchvision's ResNet-34" if isinstance(self.backbone, ResNet) else "timm's ViT-B/16"
+            raise CheckpointError(f"these are not the weights of {public}: {error}") from error
 
 
 def _layer(inputs: int, outputs: int, activation: nn.Module) -> nn.Sequential:
@@ -141,7 +182,7 @@ def planner(backbone: str = "resnet34", options: PlannerOptions | None = None) -
 
     Args:
         backbone: "resnet34" or "vit_b16".
-        options: What the paper leaves to its configuration.
+        options: What the paper's text leaves to its configuration.
 
     Returns:
         A module that takes (image (b, 3, h, w) in [0, 1], status (b, 8)) and returns poses (b, 8, 3).
@@ -163,9 +204,9 @@ def planner(backbone: str = "resnet34", options: PlannerOptions | None = None) -
         return Planner(ResNet(BLOCKS["34"], "imagenet", 1000), project, chosen, stages)
     if backbone == "vit_b16":
         layers = {
-            "ViT encoder layer 10 output": "backbone.blocks.9",
+            "ViT encoder layer 10 output": "backbone.blocks.10",  # counted from zero: the last but one
             "ViT final CLS token": "backbone.token",
             "image embedding": "project",
         }
-        return Planner(ViT(chosen.grid), nn.Linear(768, WIDTH), chosen, layers)
+        return Planner(ViT(chosen.grid, dropout=chosen.dropout), nn.Linear(768, WIDTH), chosen, layers)
     raise OptionError(f"unknown backbone {backbone!r}: there are resnet34, vit_b16")
