@@ -73,7 +73,7 @@ class Whereabouts:
         road = [area for area in scene.areas if area.kind in DRIVABLE]
         return cls(
             several_lanes=(np.count_nonzero(in_lanes, axis=0) > 1) & (in_lanes != 4).all(0),
-            off_road=~_in_any(road, ego.corners).all(-1),
+            off_road=np.any(~_in_any(road, ego.corners), axis=-1),
             oncoming=~_in_any([lane for lane in lanes if lane.name in scene.route], ego.centre),
             crossing=_in_any([area for area in road if area.kind == "intersection"], ego.rear),
         )

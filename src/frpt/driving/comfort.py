@@ -45,7 +45,7 @@ def comfortable(driven: Driven) -> Bools:
 
 def _smooth(values: Array, window: int, order: int, derivative: int = 0) -> Array:
     """Rounded to 8 digits, as the devkit does."""
-    return np.round(savgol_filter(values, window, order, deriv=derivative, delta=DT), 8)
+    return np.asarray(np.round(savgol_filter(values, window, order, deriv=derivative, delta=DT), 8))
 
 
 def _below(values: Array, bound: float) -> Bools:

@@ -97,7 +97,7 @@ def plans(poses: Any) -> Array:
             f"plans must have shape (k, {PLAN_POSES}, 3), or ({PLAN_POSES}, 3) for one plan: poses (x, y, heading) "
             f"every 0.5 s for 4 s; got {tuple(np.shape(poses))}"
         )
-    _refuse_non_finite(array, "NaN or infinity among the poses")
+    _refuse_non_finite(array, "NaN or infinity")
     return array
 
 
@@ -105,9 +105,7 @@ def _refuse_non_finite(array: Array, what: str) -> None:
     bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(-1))
     if len(bad):
         listed = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
-        raise NonFiniteError(
-            f"{what} of {len(bad)} of {len(array)} plans (plan {listed}); leave them out or correct them"
-        )
+        raise NonFiniteError(f"{what} in {len(bad)} of {len(array)} plans (plan {listed}); correct or leave them out")
 
 
 def drive(scene: Scene, plans: Array, jerk: Jerk) -> Driven:
@@ -116,9 +114,8 @@ def drive(scene: Scene, plans: Array, jerk: Jerk) -> Driven:
         raise OptionError(f"jerk must be 'devkit' or 'right', got {jerk!r}")
     with np.errstate(over="ignore", invalid="ignore"):
         driven = _track(scene, *_interpolated(plans), jerk)
-    _refuse_non_finite(
-        np.stack([driven.x, driven.y, driven.heading, driven.speed], 1), "a drive that overflows for poses"
-    )
+    states = np.stack([driven.x, driven.y, driven.heading, driven.speed, driven.acceleration, driven.steering], axis=1)
+    _refuse_non_finite(states, "poses too large to be driven")
     return driven
 
 
@@ -138,7 +135,7 @@ def _speed_normal_matrix(jerk: Jerk) -> Array:
     differences = np.diff(np.eye(STEPS), axis=0) / DT
     penalty = np.diff(np.eye(STEPS - 1), axis=0)
     if jerk == "devkit":
-        # The devkit writes −1 over the diagonal that held +1, in all rows but the last, where there is nothing to write.
+        # The devkit writes its −1 and the zeros around it over the +1 of every row but the last.
         penalty = np.minimum(penalty, 0.0)
         penalty[-1, -1] = 1.0
     smooth = penalty @ differences
@@ -213,8 +210,8 @@ def _steering_rate(lateral: Array, off: Array, delta: Array, speed: Array, comma
 
         e₁ += v_n dt e₂,   e₂ += v_n dt (e₃/L − κ_n),   e₃ += dt u,   v_n = v + n dt a.
 
-    e is the lateral error, the heading error and the steering angle. Both sums run over the ten steps at once: once from
-    the errors with u = 0, once from zero with u = 1 and no curvature.
+    e is the lateral error, the heading error and the steering angle. The ten steps are sums, taken twice: from the
+    errors with u = 0, and from zero with u = 1 and no curvature.
     """
     w = (speed + _STEP * (DT * command)) * DT
     turned = np.cumsum(w * (delta / WHEEL_BASE - curvature), axis=0)

@@ -1,7 +1,7 @@
 """Geometry that the score stands on: points in polygons, boxes that meet, places along a line; all in batches.
 
-``areas`` and ``pdm_score`` call it. Answers are exact for the coordinates given, touching included: every decision is the
-sign of a determinant, taken in floating point where that is certain and in rational numbers where it is not.
+``areas`` and ``pdm_score`` call it. Answers are exact for the coordinates given, touching included: every decision is
+the sign of a determinant, taken in floating point where that is certain and in rational numbers where it is not.
 """
 
 from __future__ import annotations
