@@ -82,7 +82,7 @@ def test_the_diagonal_is_that_of_the_metric(monkeypatch: pytest.MonkeyPatch) -> 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).eval()
     for full in (1024, 2):
-        monkeypatch.setattr(memory, "_FULL", full)
+        monkeypatch.setattr(memory, "_kept", lambda m, full=full: min(full, m.inputs))
         c = remember(model, torch.randn(200, 5), progress=False).curvatures["0.weight"]
         c = c.to(c.left.double())
         found = diagonal(c)

@@ -100,7 +100,7 @@ def test_curvlinops_has_the_same_factors() -> None:
 def test_wide_matrices_keep_the_leading_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     model = net()
     whole = remember(model, inputs(500), progress=False)
-    monkeypatch.setattr(memory, "_FULL", 3)
+    monkeypatch.setattr(memory, "_kept", lambda m: 3)
     cut = remember(model, inputs(500), progress=False)
     assert cut.nbytes < whole.nbytes
     c = cut.curvatures["0.weight"]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import frpt
 from frpt.errors import OptionError
 from frpt.graph.inputs import Inputs
-from frpt.repairs.weight_maps import Pass, chosen, weight_maps
+from frpt.repairs.weight_maps import Gradients, Pass, chosen, weight_maps
 
 
 class Shared(nn.Module):
@@ -72,13 +72,14 @@ def test_per_sample_gradients_are_autograds(kind: str) -> None:
     assert held == (["scale"] if kind == "shared" else [])
     forward = Pass(captured, maps, Inputs.of(x))
     torch.testing.assert_close(forward.output, model(x))
-    gradients = forward.gradients(forward.output.square().sum())
+    gradients = Gradients(captured, [forward.gradients(forward.output.square().sum())])
     for i in range(len(x)):
         model.zero_grad()
         model(x[i : i + 1]).square().sum().backward()
         weight = torch.eye(len(x), dtype=torch.float64)[i]
         for m in maps:
             values = gradients.weighted_sum(m, weight)
+            torch.testing.assert_close(gradients.along(m, values)[i], values.square().sum())
             like = {node: captured.weight(node) for node in m.nodes}
             for node, value in m.parameters(values, like).items():
                 expected = captured.held(node).grad

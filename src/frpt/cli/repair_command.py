@@ -54,7 +54,7 @@ def repair(
     ] = None,
     modules: Annotated[str | None, typer.Option(help="Modules whose weights may move, separated by commas.")] = None,
     most: Annotated[int, typer.Option(min=1, help="Repair at most so many samples, the first that fail.")] = 200,
-    loss: Annotated[str, typer.Option(help="logistic, or hinge (breaks less, generalises less).")] = "logistic",
+    loss: Annotated[str, typer.Option(help="hinge, or logistic (breaks more).")] = "hinge",
     budget: Annotated[float | None, typer.Option(help="Predicted KL on old inputs that it may cost.")] = None,
     output: Output = None,
 ) -> None:

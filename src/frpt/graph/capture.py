@@ -197,6 +197,13 @@ class Captured:
                     env.pop(dead, None)
         return {n: env[n] for n in keep if n in env}
 
+    def output_of(self, inputs: Inputs, weights: Mapping[Node, Tensor] | None = None) -> Tensor:
+        """The network's output, with some other weights; not differentiable."""
+        values = self.given(inputs) | dict(weights or {})
+        with torch.no_grad():
+            out: Tensor = self.run(self.nodes, values, {self.output}, inputs.batch)[self.output]
+        return out
+
     def last_uses(self, nodes: Sequence[Node]) -> dict[Node, list[Node]]:
         """Node → the values that no later one of ``nodes`` uses; kept for the tuples that plans run again and again."""
         last_uses = self._ends.get(nodes) if isinstance(nodes, tuple) else None

@@ -83,8 +83,8 @@ class Control(Problem):
         if method == "replay":
             if old is None:
                 raise OptionError('method="replay" needs old inputs: pass old=inputs, or keep=(inputs, labels)')
-            with torch.no_grad():
-                self.taught = torch.cat([self._run(old.taken(rows), {}) for rows in torch.arange(old.batch).split(500)])
+            parts = [old.taken(rows) for rows in torch.arange(old.batch).split(500)]
+            self.taught = torch.cat([captured.output_of(part) for part in parts])
 
     def solve(self, strength: float, start: Mapping[str, Tensor] | None = None) -> Weights:
         """Adam's steps from a change of the weights (none) until all samples are right or little more is won."""

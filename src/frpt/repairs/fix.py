@@ -74,7 +74,7 @@ class Fix:
         right_before: (N,) bool, those that were right before.
         earlier_lost: samples of earlier repairs, which the memory holds, that are wrong again.
         diff: the patch from the network to the repaired one.
-        predicted_kl: ½‖W − W₀‖²_F, about the mean KL of the outputs on old inputs, in nats.
+        predicted_kl: of the outputs on old inputs, in nats: ½‖W − W₀‖²_F times the memory's ``scale``.
         strength: λ that was chosen; NaN where nothing is changed.
         rounds: Gauss–Newton steps that were made; Adam's, of a control.
         seconds: that it took.
@@ -110,7 +110,7 @@ class Fix:
         """
         old, right = self.memory_before, self.fixed.nonzero().squeeze(1)
         if len(right) == 0:
-            return Memory(old.curvatures, weights_of(self.model), old.samples, old.task, old.repaired)
+            return Memory(old.curvatures, weights_of(self.model), old.samples, old.task, old.scale, old.repaired)
         done = Repaired(self.inputs.taken(right), self.labels[right])
         if old.repaired is not None:
             done = Repaired(old.repaired.inputs.joined(done.inputs), torch.cat([old.repaired.labels, done.labels]))
@@ -118,7 +118,7 @@ class Fix:
             self.start.on(self.model), done.inputs.given, task=old.task, samples=done.inputs.batch, progress=False
         )
         both = old.joined(more)
-        return Memory(both.curvatures, both.weights, both.samples, both.task, done)
+        return Memory(both.curvatures, both.weights, both.samples, both.task, old.scale, done)
 
     def explain(self, at: Layer | Sequence[Layer]) -> list[Moved]:
         """Where the features of the fixed samples moved, against what reconstruction asks for.

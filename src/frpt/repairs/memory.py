@@ -7,13 +7,14 @@ drawn from the network's own output:
     A = Σ kkᵀ,  G = Σ ggᵀ,  their eigenbases U_A, U_G;   S = mean (U_Gᵀ (Σ_p g kᵀ) U_A)²,   ‖D‖²_F = Σ S ⊙ (U_GᵀDU_A)²
 
 Of wide matrices only the leading eigenvectors U_A are kept (``_FULL``): beyond them S is one number for each output.
-For regression the network's output is the mean of a normal distribution with variance 1.
+For regression the output is the mean of a normal distribution with variance 1; ``scale`` has the outputs' own.
 Made by users with ``frpt.remember``; ``frpt.repair`` measures by it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,18 +34,21 @@ from frpt.files.progress import Progress
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import Inputs, Picker
 from frpt.graph.names import OUTPUT
-from frpt.repairs.curvature import Curvature, joined, rotated, truncated
-from frpt.repairs.weight_maps import Pass, WeightMap, weight_maps
+from frpt.repairs.curvature import Curvature, joined, on_eigenbases, rotated
+from frpt.repairs.nearest_weights import NearestWeights, Problem
+from frpt.repairs.weight_maps import Gradients, Pass, WeightMap, weight_maps
 from frpt.reverser import Reverser, make_reverser
 
 Task = Literal["classification", "regression"]
-_FORMAT, _VERSION = "frpt memory", 1
+_FORMAT, _VERSION = "frpt memory", 2
 _FACTS, _TENSORS = "memory.json", "memory.safetensors"
-_FULL = 1024
-"""Inputs of a matrix up to which its whole eigenbasis is kept.
+_FULL = 864
+"""Inputs of a matrix up to which its whole eigenbasis is kept, and least number of directions of a wider one.
 
-Wider ones keep so many directions that the memory takes about twice the weights' own bytes: a ResNet-18 needs that.
+With it the memory of a ResNet-18 takes less than twice the bytes of its weights (benchmarks/repair.py).
 """
+_MOCK, _MOCK_STRENGTH = 20, {"classification": 3e3, "regression": 1.0}
+"""Inputs of the mock repair, and its strength: the first that ``frpt.repair`` tries."""
 _EXAMPLE, _BATCH = 8, 50
 """Inputs to capture the network with, and in a pass: more take memory, not less time (SimpleCNN, on a CPU)."""
 
@@ -85,6 +89,9 @@ class Memory:
         weights: the fingerprint of the weights it was made with; another network refuses it.
         samples: how many inputs it was made from.
         task: "classification" or "regression".
+        scale: KL on old inputs over what the metric says of it, for a change like a repair's. EKFAC knows nothing of
+            what layers do together, so that it says too little (a sixth on CIFAR-10's SimpleCNN); ``remember`` makes
+            one step of a mock repair and compares.
         repaired: samples that earlier repairs fixed, to be kept right by the next; None before the first.
     """
 
@@ -94,10 +101,11 @@ class Memory:
         weights: Mapping[str, str],
         samples: int,
         task: Task,
+        scale: float = 1.0,
         repaired: Repaired | None = None,
     ) -> None:
         self.curvatures, self.weights, self.samples, self.task = dict(curvatures), dict(weights), samples, task
-        self.repaired = repaired
+        self.scale, self.repaired = scale, repaired
 
     def __repr__(self) -> str:
         return f"Memory({self.samples} inputs, {len(self.curvatures)} weights, {self.nbytes / 2**20:.1f} MiB)"
@@ -133,7 +141,8 @@ class Memory:
         both = {
             name: joined(self.curvatures[name], other.curvatures[name], *shares) for name in self.curvatures
         }  # fmt: skip
-        return Memory(both, other.weights, count, self.task, other.repaired or self.repaired)
+        scale = shares[0] * self.scale + shares[1] * other.scale
+        return Memory(both, other.weights, count, self.task, scale, other.repaired or self.repaired)
 
     def save(self, path: str | Path) -> Path:
         """Write ``memory.safetensors`` and ``memory.json`` into a directory.
@@ -158,6 +167,7 @@ class Memory:
         )
         facts = {
             "format": _FORMAT, "version": _VERSION, "samples": self.samples, "task": self.task,
+            "scale": self.scale,
             "curvatures": list(self.curvatures), "weights": self.weights, "sha256": sha256_of_bytes(tensors),
         }  # fmt: skip
         write_atomic(place / _TENSORS, tensors)
@@ -191,7 +201,8 @@ class Memory:
                 name: Curvature(*(held[f"{i}/{part}"] for part in names)) for i, name in enumerate(facts["curvatures"])
             }
             known = dict(facts["weights"])
-            return Memory(curvatures, known, int(facts["samples"]), facts["task"], Repaired.of(held))
+            scale = float(facts["scale"])
+            return Memory(curvatures, known, int(facts["samples"]), facts["task"], scale, Repaired.of(held))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             raise MemoryMismatchError(f"{str(place)!r} cannot be read: {error}") from error
 
@@ -247,9 +258,10 @@ def remember(
         bases = {}
         sums = _summed(captured, maps, batches, task, seed, bar)
         for m in maps:
-            bases[m.name] = _basis(m, *sums[m.name])
+            bases[m.name] = on_eigenbases(*sums.pop(m.name), _kept(m))
         curvatures = _powers(captured, maps, bases, batches, task, seed, bar)
-    return Memory(curvatures, weights_of(rev.model), batches.count, task)
+        scale = _scale(captured, maps, curvatures, batches, task)
+    return Memory(curvatures, weights_of(rev.model), batches.count, task, scale)
 
 
 def captured_graph(rev: Reverser) -> Captured:
@@ -316,7 +328,7 @@ def _passes(
         forward = Pass(captured, maps, inputs)
         with torch.enable_grad():
             surprise = _drawn(forward.output, task, generator)
-        gradients = forward.gradients(surprise)
+        gradients = Gradients(captured, [forward.gradients(surprise)])
         for m in maps:
             yield m, [(k.float(), g.float()) for k, g in next(gradients.pairs(m))]
         bar.advance(inputs.batch)
@@ -337,16 +349,10 @@ def _summed(
 
 
 def _kept(m: WeightMap) -> int:
-    """Eigenvectors of A that are kept: as many as take, in half precision and with S, twice the weights' bytes."""
-    room = 8 * m.outputs * m.inputs - 2 * m.outputs**2
-    return min(m.inputs, max(_FULL, room // (2 * m.inputs + 4 * m.outputs)))
-
-
-def _basis(m: WeightMap, A: Tensor, G: Tensor) -> Curvature:
-    """The eigenbases of A and G; S is not known yet."""
-    left_values, left = torch.linalg.eigh(G)
-    right_values, right = torch.linalg.eigh(A)
-    return truncated(left, left_values, right, right_values, _kept(m))
+    """Eigenvectors of A that are kept: all, or as many as take with U_G and S, two bytes each, the weights' bytes 1.6
+    times."""
+    room = 6.4 * m.outputs * m.inputs - 2 * m.outputs**2
+    return min(m.inputs, max(_FULL, int(room / (2 * (m.inputs + m.outputs)))))
 
 
 def _powers(
@@ -374,6 +380,40 @@ def _powers(
         c, count = bases[m.name], batches.count
         directions = max(1, m.inputs - c.right.shape[2])
         power, rest = kept[m.name] / count, beyond[m.name] / (count * directions)
-        half = c.right.half() if not c.whole else c.right
-        result[m.name] = Curvature(c.left, half, power, rest, c.left_values, c.right_values)
+        result[m.name] = Curvature(c.left, c.right, power, rest, c.left_values, c.right_values).stored()
     return result
+
+
+def _scale(
+    captured: Captured, maps: list[WeightMap], curvatures: dict[str, Curvature], batches: OldInputs, task: Task
+) -> float:
+    """The KL on old inputs over ½‖W − W₀‖²_F, for one step of a mock repair of some of them.
+
+    The mock repair asks for the runner-up class, or for a tenth of the way to another sample's output.
+    """
+    parts = list(batches)
+    before = [captured.output_of(part) for part in parts]
+    first = parts[0].first(min(_MOCK, parts[0].batch))
+    output = before[0][: first.batch]
+    if task == "regression":
+        labels = output + (output.roll(1, 0) - output) / 10
+    elif output.dim() == 2 and output.shape[1] > 1:
+        labels = output.topk(2).indices[:, 1]
+    else:
+        return 1.0  # scores for each pixel or token: no repair of such outputs is made
+    problem = Problem(captured, maps, curvatures, first, labels, NearestWeights(rounds=1))
+    change = problem.solve(_MOCK_STRENGTH[task]).change
+    predicted = problem.half_distance(change)
+    weights = problem.weights(change)
+    after = [captured.output_of(part, weights) for part in parts]
+    real = divergence(torch.cat(before), torch.cat(after), task)
+    return real / predicted if predicted > 0 and math.isfinite(real) else 1.0
+
+
+def divergence(before: Tensor, after: Tensor, task: Task) -> float:
+    """Mean KL(p_before ‖ p_after). Of regression: of normal distributions whose variance is that of the outputs."""
+    if task == "regression":
+        variance = before.double().var(0, unbiased=False).mean()
+        return float((after - before).double().square().flatten(1).sum(1).mean() / (2 * variance))
+    was, now = before.double().log_softmax(1), after.double().log_softmax(1)
+    return float((was.exp() * (was - now)).sum(1).mean())

@@ -11,7 +11,7 @@ import copy
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import InputLike, Inputs, Picker, pick
 from frpt.repairs.controls import DESCENTS, Control, Method
 from frpt.repairs.fix import Fix, Kept, Tried
-from frpt.repairs.memory import Memory, captured_graph, remember
+from frpt.repairs.memory import Memory, Task, captured_graph, remember
 from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Weights
 from frpt.repairs.notes import notes_on
 from frpt.repairs.patch import Patch
@@ -40,15 +40,22 @@ _UNWORTHY = (
 class Strengths:
     """Which strengths are tried, and how one of them is chosen."""
 
-    ladder: tuple[float, ...] = (30.0, 10.0, 3.0, 1.0, 0.3)
-    """λ: the study's 3 to 10 and a step to either side."""
-    strongest: float = 3e4
-    step: float = 10.0
+    ladder: tuple[float, ...] = (1e4, 3e3, 1e3, 3e2, 1e2, 30.0)
+    """λ from strong to weak: at 10,000 some samples are fixed, at 30 all that can be (benchmarks/repair.py)."""
+    first: float = 3e3
+    """Without old samples to choose by, the first that is tried: most repairs fix nearly every sample with it."""
+    strongest: float = 3e6
+    step: float = 3.0
     """Where the first costs more than the budget, stronger ones, by this factor, up to that."""
-    budget: float = 0.03
+    budget: float = 0.3
     """Predicted KL on old inputs that a repair may cost, in nats: about three points of CIFAR-10's accuracy."""
     worth: float = 10.0
     """With old samples: how many percent of the given samples one percent of broken old ones outweighs."""
+
+    @staticmethod
+    def of_outputs() -> Strengths:
+        """For output targets, whose loss and metric are both squares of outputs."""
+        return Strengths(ladder=(10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01), first=10.0, strongest=1e4)
 
 
 def repair(
@@ -61,7 +68,7 @@ def repair(
     method: Method = "nearest",
     old: InputLike | None = None,
     modules: Sequence[str] | None = None,
-    loss: Loss = "logistic",
+    loss: Loss | None = None,
     margin: float | None = None,
     strength: float | None = None,
     budget: float | None = None,
@@ -81,10 +88,11 @@ def repair(
             (a diagonal metric), "replay" (old inputs, distilled). ``budget`` is of the nearest weights only.
         old: old inputs without labels, for "replay"; by default the half of ``keep`` that chooses the strength.
         modules: names of the modules whose weights may move; all linear maps and convolutions by default.
-        loss: "logistic" (generalises better to samples like these) or "hinge" (breaks less).
-        margin: the lead the hinge asks for; 1 by default.
+        loss: "hinge", which asks for a lead and no more, or "logistic", which goes on pushing and breaks more. By
+            default hinge for the nearest weights, and for the controls logistic, which is the cross-entropy.
+        margin: the lead the hinge asks for; 0.1 by default.
         strength: λ, how strongly the old behaviour is held on to; by default chosen. With it ``budget`` has no say.
-        budget: predicted KL on old inputs that the repair may cost, 0.03 by default.
+        budget: predicted KL on old inputs that the repair may cost, 0.3 by default.
         seed: of the memory that is made of ``keep``, and of the order in which a control takes its samples.
         output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
 
@@ -120,8 +128,9 @@ def repair(
     memory.check(rev.model)
     captured = captured_graph(rev)
     maps = chosen(weight_maps(captured)[0], modules)
-    solver = NearestWeights(loss=loss, margin=NearestWeights.margin if margin is None else margin)
-    choice = _choice(method, strength, budget)
+    usual: Loss = NearestWeights.loss if method == "nearest" else "logistic"
+    solver = NearestWeights(loss=loss or usual, margin=NearestWeights.margin if margin is None else margin)
+    choice = _choice(method, memory.task, strength, budget)
     with eval_mode(rev.model):
         before = _outputs(captured, inputs)
         labels = _labels(before, as_labels(y), memory)
@@ -135,7 +144,7 @@ def repair(
             )  # fmt: skip
         right = problem.met(problem.outputs(problem.nothing))
         held = None if keep is None else _Held(captured, rev, keep, problem)
-        tried = _tried(problem, choice, held, right)
+        tried = _tried(problem, choice, held, right, memory.scale)
     best = _best(tried, choice, held is not None, right)
     repaired = copy.deepcopy(rev.model)
     if best is not None:
@@ -169,17 +178,18 @@ def repair(
     )
 
 
-def _choice(method: Method, strength: float | None, budget: float | None) -> Strengths:
+def _choice(method: Method, task: Task, strength: float | None, budget: float | None) -> Strengths:
     """The strengths that a method tries; what a control costs is measured, not limited."""
     given = None if strength is None else (_positive("strength", strength),)
     if method == "nearest":
         limit = Strengths.budget if budget is None else _positive("budget", budget)
-        return Strengths(ladder=given or Strengths.ladder, budget=limit)
+        usual = Strengths() if task == "classification" else Strengths.of_outputs()
+        return replace(usual, ladder=given or usual.ladder, budget=limit)
     if method not in DESCENTS:
         raise OptionError(f"method must be nearest, {', '.join(DESCENTS)}, got {method!r}")
     if method == "finetune" and given:
         raise OptionError("fine-tuning has no strength; leave strength= out")
-    return Strengths(ladder=given or DESCENTS[method].ladder, budget=math.inf)
+    return Strengths(ladder=given or DESCENTS[method].ladder, first=math.inf, budget=math.inf)
 
 
 def _replayed(old: InputLike | None, keep: tuple[Any, Any] | None) -> Inputs | None:
@@ -226,26 +236,30 @@ class _Held:
         return Kept(len(before), int(before.sum()), rows[broken.cpu()], rows[mended.cpu()])
 
 
-def _tried(problem: Problem, choice: Strengths, held: _Held | None, right: Tensor) -> list[_Attempt]:
+def _tried(problem: Problem, choice: Strengths, held: _Held | None, right: Tensor, scale: float) -> list[_Attempt]:
     """Weights for one strength after the other, until all samples are right or the budget is used up."""
     tried: list[_Attempt] = []
     change = None
     if bool(right.all()):
         return tried
-    for strength in choice.ladder:
-        tried.append(_attempt(problem, strength, change, held))
+    single = len(choice.ladder) == 1
+    ladder = choice.ladder if held is not None or single else [s for s in choice.ladder if s <= choice.first]
+    for strength in ladder:
+        tried.append(_attempt(problem, strength, change, held, scale))
         change = tried[-1].weights.change
         if bool(tried[-1].weights.met.all()) or tried[-1].kl > choice.budget:
             break
-    while tried[0].kl > choice.budget and len(choice.ladder) > 1 and tried[0].strength < choice.strongest:
-        tried.insert(0, _attempt(problem, choice.step * tried[0].strength, None, held))
+    while tried[0].kl > choice.budget and not single and tried[0].strength < choice.strongest:
+        tried.insert(0, _attempt(problem, choice.step * tried[0].strength, None, held, scale))
     return tried
 
 
-def _attempt(problem: Problem, strength: float, start: dict[str, Tensor] | None, held: _Held | None) -> _Attempt:
+def _attempt(
+    problem: Problem, strength: float, start: dict[str, Tensor] | None, held: _Held | None, scale: float
+) -> _Attempt:
     weights = problem.solve(strength, start)
     broken = float("nan") if held is None else held.net_broken(weights.change)
-    return _Attempt(strength, weights, problem.predicted_kl(weights.change), broken)
+    return _Attempt(strength, weights, scale * problem.half_distance(weights.change), broken)
 
 
 def _best(tried: Sequence[_Attempt], choice: Strengths, held: bool, right: Tensor) -> _Attempt | None:
@@ -295,14 +309,12 @@ def _with_earlier(inputs: Inputs, labels: Tensor, memory: Memory) -> tuple[Input
     return inputs.joined(memory.repaired.inputs), torch.cat([labels, memory.repaired.labels.to(labels)])
 
 
-def _task(y: Tensor) -> Any:
+def _task(y: Tensor) -> Task:
     return "regression" if y.is_floating_point() else "classification"
 
 
 def _outputs(captured: Captured, inputs: Inputs) -> Tensor:
-    with torch.no_grad():
-        values = captured.run(captured.nodes, captured.given(inputs), {captured.output}, inputs.batch)
-    out: Tensor = values[captured.output]
+    out = captured.output_of(inputs)
     if not bool(torch.isfinite(out).all()):
         raise InputError("the network's output is NaN or infinite for some of the samples")
     return out

@@ -8,7 +8,7 @@ Called by ``frpt.repairs.memory`` and ``frpt.repairs.nearest_weights``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,14 +215,36 @@ class Pass:
                         values.pop(dead, None)
         self.output: Tensor = values[captured.output]
 
-    def gradients(self, total: Tensor, retain: bool = False) -> Gradients:
+    def gradients(self, total: Tensor, retain: bool = False) -> Part:
         """By the output of every op. total: a sum over samples of a function of each one's output."""
         grads = torch.autograd.grad(total, list(self._probes.values()), allow_unused=True, retain_graph=retain)
         slopes = {
             node: torch.zeros_like(probe) if g is None else g
             for (node, probe), g in zip(self._probes.items(), grads, strict=True)
         }
-        return Gradients(self.captured, [(self.inputs, slopes)])
+        return Part(self.inputs, slopes)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Inputs and slopes of every op that uses a weight, for some samples."""
+
+    inputs: dict[Node, Tensor]
+    slopes: dict[Node, Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for held in (self.inputs, self.slopes) for t in held.values())
+
+
+@dataclass(frozen=True)
+class Again:
+    """Parts that are made anew whenever they are gone through."""
+
+    make: Callable[[], Iterator[Part]]
+
+    def __iter__(self) -> Iterator[Part]:
+        return self.make()
 
 
 @dataclass(frozen=True)
@@ -230,22 +252,26 @@ class Gradients:
     """Per-sample gradients of some weights, as inputs and slopes. parts: of some samples each, in order."""
 
     captured: Captured
-    parts: list[tuple[dict[Node, Tensor], dict[Node, Tensor]]]
-
-    def joined(self, other: Gradients) -> Gradients:
-        """Of the samples of both."""
-        return Gradients(self.captured, self.parts + other.parts)
+    parts: Iterable[Part]
 
     def pairs(self, m: WeightMap) -> Iterator[list[tuple[Tensor, Tensor]]]:
         """For each part, (k, g) of every use of a weight."""
-        for inputs, slopes in self.parts:
+        for part in self.parts:
             yield [
                 (
-                    working(m.rows(self.captured, use, inputs[use.node])),
-                    working(m.slopes(self.captured, use, slopes[use.node])),
+                    working(m.rows(self.captured, use, part.inputs[use.node])),
+                    working(m.slopes(self.captured, use, part.slopes[use.node])),
                 )
                 for use in m.uses
             ]
+
+    def along(self, m: WeightMap, change: Tensor) -> Tensor:
+        """⟨∂f_n/∂W, change⟩ of every sample, in double: (samples,). change: (groups, outputs, inputs)."""
+        rows = [
+            sum(((k @ change.mT) * g).flatten(1).sum(1, dtype=torch.float64) for k, g in pairs)
+            for pairs in self.pairs(m)
+        ]
+        return torch.cat(rows)  # type: ignore[arg-type]
 
     def weighted_sum(self, m: WeightMap, weights: Tensor) -> Tensor:
         """Σ_n weight_n ∂f_n/∂W: (groups, outputs, inputs). weights: (samples,)."""
