@@ -58,8 +58,8 @@ class Contact:
 
     def first(self, met: Bools) -> Meetings:
         """The first of some meetings for each plan and object. met: (k, 41, q, m), some of ``self.met``."""
-        k, _, steps, m = met.shape
-        flat = met.reshape(k, -1, m)
+        k, times, steps, m = met.shape
+        flat = met.reshape(k, times * steps, m)
         plan, item = np.nonzero(flat.any(1))
         time, step = np.divmod(flat.argmax(1)[plan, item], steps)
         return Meetings(plan, item, time, LOOK_AHEAD[step])

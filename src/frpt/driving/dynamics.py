@@ -102,7 +102,7 @@ def plans(poses: Any) -> Array:
 
 
 def _refuse_non_finite(array: Array, what: str) -> None:
-    bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(-1))
+    bad = np.flatnonzero(~np.isfinite(array).all((1, 2)))
     if len(bad):
         listed = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
         raise NonFiniteError(f"{what} in {len(bad)} of {len(array)} plans (plan {listed}); correct or leave them out")
@@ -211,14 +211,15 @@ def _steering_rate(lateral: Array, off: Array, delta: Array, speed: Array, comma
         e₁ += v_n dt e₂,   e₂ += v_n dt (e₃/L − κ_n),   e₃ += dt u,   v_n = v + n dt a.
 
     e is the lateral error, the heading error and the steering angle. The ten steps are sums, taken twice: from the
-    errors with u = 0, and from zero with u = 1 and no curvature.
+    errors with u = 0, and from zero with u = 1 and no curvature. ``cumsum`` adds in order, ``sum`` in an
+    order that depends on the number of plans.
     """
     w = (speed + _STEP * (DT * command)) * DT
     turned = np.cumsum(w * (delta / WHEEL_BASE - curvature), axis=0)
     e2 = off + turned[-1]
-    e1 = lateral + w[0] * off + (w[1:] * (off + turned[:-1])).sum(0)
+    e1 = lateral + w[0] * off + np.cumsum(w[1:] * (off + turned[:-1]), axis=0)[-1]
     answer = np.cumsum(w * (_STEP * (DT / WHEEL_BASE)), axis=0)
-    b1, b2 = (w[1:] * answer[:-1]).sum(0), answer[-1]
+    b1, b2 = np.cumsum(w[1:] * answer[:-1], axis=0)[-1], answer[-1]
     return np.asarray(-(b1 * e1 + 10 * b2 * _wrapped(e2)) / (b1**2 + 10 * b2**2 + 1))
 
 
