@@ -135,6 +135,8 @@ def test_differences_are_paired_by_scene() -> None:
     assert row["delta"] == pytest.approx(expected.delta, abs=0.02)
     assert (row["low"], row["high"]) == pytest.approx(expected.ci, abs=0.02)
     assert (row["n"], row["seeds"]) == (40, 2)
+    each = [float(d) for d in row["by_seed"].split()]
+    assert each == pytest.approx(100 * (own - base).mean(1), abs=0.02)
     assert set(data[data["arm"] == BACKPROP]["against"]) == {tables.BEFORE}  # never with itself
     assert (data[data["metric"] == "NC"]["delta"] == 0).all()
     overall = tables.overall(runs(b=base.tolist(), f=own.tolist()), made_up(start.tolist()))

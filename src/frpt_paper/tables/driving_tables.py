@@ -45,8 +45,9 @@ def by_setting(frame: pd.DataFrame) -> dict[tuple[str, float, str, str], dict[in
 def differences(frame: pd.DataFrame, before: Values, metrics: Sequence[str] = SCORES) -> pd.DataFrame:
     """Every setting against back-propagation, anchor-only of its strength, and the planner before, scene by scene.
 
-    delta, low, high: percentage points (ADE: metres) with the 95 % bootstrap interval over scenes. p_holm: of the
-    one-sided t-test, adjusted over all rows of a metric and of what is compared with.
+    delta, low, high: percentage points (ADE: metres) with the 95 % bootstrap interval over scenes. by_seed: the mean
+    difference of each seed. p_holm: of the one-sided t-test over scenes, adjusted over all rows of a metric and of what
+    is compared with.
     """
     import pandas as pd
 
@@ -59,7 +60,9 @@ def differences(frame: pd.DataFrame, before: Values, metrics: Sequence[str] = SC
             for metric in metrics if seeds and arm != against else ():
                 assert other is not None
                 a, b = (_over_seeds([part[s][metric] for s in seeds], metric) for part in (own, other))
-                rows.append(dict(zip(SETTING, key, strict=True)) | _test(a, b, against, metric, len(seeds)))
+                by_seed = [_over_seeds([own[s][metric] - other[s][metric]], metric).mean() for s in seeds]
+                row = dict(zip(SETTING, key, strict=True)) | _test(a, b, against, metric, len(seeds))
+                rows.append({**row, "by_seed": " ".join(signed(d) for d in by_seed)})
     table = pd.DataFrame(rows)
     if rows:
         for _, part in table.groupby(["against", "metric"]):
@@ -118,13 +121,16 @@ def paired_table(data: pd.DataFrame, name: str, title: str) -> PrintedTable:
     rows = []
     for key, part in own.groupby(SETTING, sort=False):
         layer, c, arm, preset = key
-        rows.append([layer, f"{c:g}", arm_name(arm, preset), *_cells(part)])
+        seeds = part.loc[part["against"] == BACKPROP, "by_seed"]
+        rows.append([layer, f"{c:g}", arm_name(arm, preset), *_cells(part), *(seeds if len(seeds) else [""])])
     count = int(own["n"].max()) if len(own) else 0
     note = (
-        f"Points of PDMS on {count} scenes, {_PAIRED}; a star: better with p < {LEVEL:g} after Holm's correction over "
-        "the column."
+        f"Points of PDMS on {count} scenes, {_PAIRED}, which know nothing of how seeds differ: the last column has the "
+        f"difference from {BACKPROP} of each seed. A star: better with p < {LEVEL:g} after Holm's correction over the "
+        "column."
     )
-    return PrintedTable(name, title, ["l_R", "c_rec", "Arm", *_heads()], rows, own, note, spans=2)
+    head = ["l_R", "c_rec", "Arm", *_heads(), "by seed"]
+    return PrintedTable(name, title, head, rows, own, note, spans=2)
 
 
 def parts_table(data: pd.DataFrame, name: str, title: str) -> PrintedTable:
