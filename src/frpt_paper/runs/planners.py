@@ -367,5 +367,13 @@ def _reverser(lab: PlannerLab, checkpoint: str, kind: str) -> frpt.Reverser:
 
 @lru_cache(maxsize=1)
 def _memory(lab: PlannerLab, checkpoint: str, samples: int) -> frpt.Memory:
+    """Made once and kept on disk: it costs more than a repair."""
+    path = lab.out / "checkpoints" / f"{checkpoint}-memory-{samples}"
+    if path.is_dir():
+        return frpt.Memory.load(path)
     rev, data = _reverser(lab, checkpoint, "default"), lab.data(TRAIN, lab.train)
-    return frpt.remember(rev, data, task="regression", samples=samples, seed=0, progress=False)
+    memory = frpt.remember(rev, data, task="regression", samples=samples, seed=0, progress=False)
+    begun = path.with_name(f"{path.name}.part")
+    memory.save(begun)
+    begun.rename(path)
+    return memory
