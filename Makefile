@@ -6,7 +6,10 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test lint browser docs notebooks bench bench-nearest bench-restore bench-conv bench-composite bench-store bench-train bench-diagnose bench-repair clean
+# What tests measure against; their own dependencies would bring torchvision along, and are not needed.
+PEERS = curvlinops-for-pytorch==3.0.1 einops einconv linear_operator opt_einsum
+
+.PHONY: demo test lint browser docs notebooks bench bench-nearest bench-restore bench-conv bench-composite bench-store bench-train bench-diagnose bench-repair bench-driving clean
 
 # The demo needs the library alone; everything else what developers have.
 $(DEMO): pyproject.toml constraints.txt
@@ -17,6 +20,7 @@ $(DEMO): pyproject.toml constraints.txt
 
 $(READY): $(DEMO)
 	$(INSTALL) '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PEERS)
 	touch $(READY)
 
 demo: $(DEMO)
@@ -73,6 +77,10 @@ bench-train: $(READY)
 
 bench-diagnose: $(READY)
 	$(BIN)/python benchmarks/diagnose.py
+
+# Beside NAVSIM's devkit if it is installed by hand.
+bench-driving: $(READY)
+	$(BIN)/python benchmarks/driving.py
 
 bench-repair: $(READY)
 	$(BIN)/python benchmarks/repair.py $(if $(DATA),--data $(DATA))

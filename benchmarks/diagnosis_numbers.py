@@ -21,9 +21,9 @@ from torch.utils.data import TensorDataset
 
 import frpt
 from frpt.data.digits import digits
-from frpt.diagnosis import ranking
 from frpt.diagnosis.trust import TRUST, TrustOptions, trust
 from frpt.options import PRESETS
+from frpt.repairs import ranking
 
 LAYERS, MODULES = ["out", "stage2", "stage1"], ["classifier", "stage2", "stage1"]
 PLANTS = 12

@@ -1,4 +1,4 @@
-"""Code in the documents runs: the README's example prints what it says, every Python block of a page works."""
+"""Code in the documents runs: examples print what pages say, every Python block of a page works."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-def test_readme_shows_the_example_and_its_output(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("page", "name"), [("README.md", "repair_first.py"), ("docs/get-started.md", "first.py")])
+def test_a_page_shows_an_example_and_its_output(
+    page: str, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    example = (ROOT / "examples" / "first.py").read_text()
-    readme = (ROOT / "README.md").read_text()
-    assert example.split("\n", 2)[2].strip() in readme
+    example = (ROOT / "examples" / name).read_text()
+    text = (ROOT / page).read_text()
+    assert example.split("\n", 2)[2].strip() in text
     monkeypatch.chdir(ROOT)
-    runpy.run_path("examples/first.py")
-    assert capsys.readouterr().out in readme
+    runpy.run_path(f"examples/{name}")
+    assert capsys.readouterr().out in text
 
 
 def test_readme_is_short() -> None:

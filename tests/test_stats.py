@@ -268,3 +268,10 @@ def test_nested_selection_is_not_optimistic() -> None:
 def test_unusable_grids(values: dict[float, list[float]], options: dict[str, object], says: str) -> None:
     with pytest.raises((InputError, OptionError), match=says):
         stats.nested(values, **options)
+
+
+def test_the_bootstrap_is_the_same_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = np.random.default_rng(0).random((2, 300))
+    whole = stats.paired(a, b, resamples=500)
+    monkeypatch.setattr(stats, "_DRAWN", 7 * 300)
+    assert stats.paired(a, b, resamples=500).ci == whole.ci

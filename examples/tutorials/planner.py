@@ -35,8 +35,8 @@ def roads(count: int, light: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     turn = torch.bucketize(curvature, torch.tensor([-0.01, 0.01]))
     status = torch.cat(
         [
-            F.one_hot(turn, 4),
             torch.stack([speed, 0 * speed, acceleration, 0 * speed], 1) / 10,
+            F.one_hot(turn, 4),
         ],
         1,
     )
@@ -154,10 +154,10 @@ for name in ("project", "status"):
     )
 
 # %% [markdown]
-# The image branch can take back most of the error, the status branch about half of
-# it, and both would have to say something quite different: deviations above one. The
-# curvature of the road is not in the status. That does not tell which branch is at
-# fault; we know that it was the light, the planner does not.
+# The image branch can take back most of the error. The status branch takes back less,
+# by a larger change. Both would have to say something quite different: deviations
+# above one. The curvature of the road is not in the status. That does not tell which
+# branch is at fault; we know that it was the light, the planner does not.
 #
 # Training with such labels works as with classes: `frpt.post_train(model, dataset,
 # at="fusion", metric="ade", ...)`, with a data set of items `((image, status),

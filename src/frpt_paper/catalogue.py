@@ -30,8 +30,9 @@ class Experiment:
 def _navsim(bench: Workbench) -> ExperimentReport:
     raise DatasetError(
         "navsim needs the NAVSIM logs, sensor data and metric cache, which are not public without registration, and "
-        "its simulator for the scores; frpt cannot fetch them. With them and the devkit, docs/navsim.md has the "
-        "commands of both tables (`frpt navsim`). `frpt reproduce driving` runs them on synthetic scenes."
+        "its devkit for the scores; frpt cannot fetch them. With them, the devkit runs both tables with frpt's agent: "
+        "docs/navsim.md has the commands, `frpt navsim` the rest. `frpt reproduce driving` runs the same grid on "
+        "synthetic scenes."
     )
 
 

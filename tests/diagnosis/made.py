@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from frpt.diagnosis import Diagnosis
 from frpt.diagnosis.findings import (
@@ -21,6 +23,7 @@ from frpt.diagnosis.findings import (
     UnitFinding,
 )
 from frpt.diagnosis.trajectory import Trajectory
+from frpt.repairs import Fix, remember, repair
 from frpt.train.comparison import ANCHORED, BACKPROP, FRPT, Arm, Comparison
 from frpt.train.result import Epoch, Result
 
@@ -181,3 +184,49 @@ def trajectory(checkpoints: int = 8, layers: tuple[str, ...] = ("fc", "layer4", 
         [0.8 - 0.6 * score + 0.02 * i * rng.standard_normal(checkpoints) for i in range(len(layers))], 1
     )
     return Trajectory(tuple(f"epoch {i}" for i in range(checkpoints)), layers, "accuracy", score, deviation)
+
+
+class Tiny(nn.Module):
+    """Two of the layers of ``LAYERS``, on pictures of 8 × 8 pixels."""
+
+    def __init__(self, outputs: int = len(CLASSES)) -> None:
+        super().__init__()
+        self.layer3 = nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU())
+        self.fc = nn.Sequential(nn.Flatten(), nn.Linear(96, 24), nn.Tanh())
+        self.head = nn.Linear(24, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.fc(self.layer3(x)))
+        return out
+
+
+def tiny(patterns: Tensor) -> Tiny:
+    """Trained for a moment to tell patterns (classes, 3, 8, 8) apart."""
+    torch.manual_seed(0)
+    model = Tiny(len(patterns))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        y = torch.randint(len(patterns), (64,))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(patterns[y] + torch.randn(64, 3, 8, 8)), y).backward()
+        optimizer.step()
+    return model.eval()
+
+
+@functools.cache
+def fix(count: int = 12, keep: int = 200, regression: bool = False) -> Fix:
+    """A repair of a small trained network. count: samples, one of which cannot be fixed; keep: old ones."""
+    g = torch.Generator().manual_seed(1)
+    patterns = torch.randn(len(CLASSES), 3, 8, 8, generator=g)
+    model = tiny(patterns)
+    labels = torch.randint(len(CLASSES), (400,), generator=g)
+    old = patterns[labels] + 4 * torch.randn(400, 3, 8, 8, generator=g)
+    x, y = patterns[labels[:count]].roll(2, 3) + torch.randn(count, 3, 8, 8, generator=g), labels[:count].clone()
+    x[-1], y[-1] = x[0], (y[0] + 1) % len(CLASSES)  # no network can be right on both
+    if regression:
+        with torch.no_grad():
+            out = model(x)
+        target = out + 0.1 * out.norm(dim=1, keepdim=True) * torch.randn(out.shape, generator=g)
+        return repair(model, x, target, remember(model, old, task="regression", progress=False), budget=1e9)
+    memory = remember(model, old, progress=False)
+    return repair(model, x, y, memory, keep=(old[:keep], labels[:keep]) if keep else None, strength=30.0)

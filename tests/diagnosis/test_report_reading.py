@@ -23,7 +23,8 @@ pytestmark = MISSING
 NAMES = """() => {
   const unnamed = e => {
     const own = e.matches('select, input, canvas, img, svg, .scroll') ? '' : e.textContent;
-    return ![e.getAttribute('aria-label'), ...[...(e.labels ?? [])].map(l => l.textContent), own].join('').trim();
+    const given = ['aria-label', 'alt'].map(a => e.getAttribute(a));
+    return ![...given, ...[...(e.labels ?? [])].map(l => l.textContent), own].join('').trim();
   };
   const all = document.querySelectorAll('button, select, input, a, summary, [tabindex], canvas, img, svg');
   return [...all].filter(unnamed).map(e => e.outerHTML.slice(0, 120));

@@ -8,6 +8,7 @@ from math import atan2, cos, pi, sin, tan
 
 import numpy as np
 import numpy.typing as npt
+from scipy.signal import savgol_filter
 
 Array = npt.NDArray[np.float64]
 Point = Sequence[float]
@@ -116,3 +117,17 @@ def drive(speed: float, acceleration: float, plan: Array, jerk: str) -> Array:
         v, delta = v + a * dt, float(np.clip(delta + dt / (dt + 0.05) * rate * dt, -pi / 3, pi / 3))
         states.append((x, y, theta, v, a, delta))
     return np.array(states)
+
+
+def comfortable(acceleration: Array, heading: Array) -> bool:
+    """One drive of 41 samples, with a call of the filter for each number that is bounded."""
+    smoothed = savgol_filter(acceleration, 41, 2).round(8)
+    lengthwise, size = (savgol_filter(a, 8, 2).round(8) for a in (acceleration, np.abs(acceleration)))
+    bounded = [
+        (savgol_filter(size, 41, 2, deriv=1, delta=0.1), 8.37),
+        (savgol_filter(lengthwise, 41, 2, deriv=1, delta=0.1), 4.13),
+        (savgol_filter(np.unwrap(heading), 5, 3, deriv=2, delta=0.1), 1.93),
+        (savgol_filter(np.unwrap(heading), 5, 2, deriv=1, delta=0.1), 0.95),
+    ]
+    within = smoothed.min() > -4.05 and smoothed.max() < 2.40
+    return bool(within and all(np.abs(values.round(8)).max() < bound for values, bound in bounded))

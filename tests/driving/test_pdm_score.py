@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from frpt.driving import Driven, Scene, score
 from frpt.driving.comfort import comfortable
 from frpt.errors import InputError, NonFiniteError, OptionError
+from tests.driving import slow
 from tests.driving.made import Json, Wild, area, road, straight, thing, touching
 
 TWO_LANES = [
@@ -68,8 +69,8 @@ def test_an_ego_slower_than_five_centimetres_stands(speed: float, nc: float) -> 
 
 def test_a_moving_ego_hit_from_behind_is_not_to_blame() -> None:
     """TTC looks for the other from where the rear axle is now: what arrives fast is ahead of it by then."""
-    slow, fast = (road(speed, objects=[thing("vehicle", -8, 0, speed=speed + 2)]) for speed in (2.0, 8.0))
-    assert (scored(slow)["NC"], scored(slow)["TTC"]) == (1, 1)
+    gently, fast = (road(speed, objects=[thing("vehicle", -8, 0, speed=speed + 2)]) for speed in (2.0, 8.0))
+    assert (scored(gently)["NC"], scored(gently)["TTC"]) == (1, 1)
     assert (scored(fast)["NC"], scored(fast)["TTC"]) == (1, 0)
 
 
@@ -217,6 +218,12 @@ def test_a_reference_short_of_five_metres_asks_for_nothing() -> None:
     assert scored({**made, "reference": straight(4.0).tolist()}, np.zeros((8, 3)))["EP"] == 0
 
 
+@pytest.mark.parametrize(("speed", "ep"), [(1.2, 1), (1.3, 0)])
+def test_progress_counts_beyond_five_metres(speed: float, ep: float) -> None:
+    """The reference makes four times its speed; the plan goes back."""
+    assert scored(road(speed), straight(-2.0))["EP"] == ep
+
+
 def test_a_reference_that_crashes_asks_for_nothing() -> None:
     """It hits the cone (½): half its progress is what a plan that stops before it is compared with."""
     for kind, share in (("vehicle", 1.0), ("traffic_cone", 2.0)):
@@ -269,6 +276,19 @@ def test_jerk_is_of_the_size_of_the_acceleration() -> None:
     signs = np.where(np.arange(41) // 2 % 2, 1.0, -1.0)
     for slope, expected in ((7.9, True), (8.0, False)):
         assert bool(comfortable(drive_with(signs * slope * T))[0]) is expected
+
+
+def test_comfort_as_the_slow_one() -> None:
+    """Noise whose strength is such that about half of the drives are comfortable, once by each bound."""
+    random = np.random.default_rng(0)
+    slope = random.uniform(0.9, 1.1, (400, 1)) * np.repeat([[2.0], [0.0]], 200, axis=0)
+    acceleration = slope * (T - 2) ** 2 / 2 - slope + random.normal(0, 1.0, (400, 41))
+    heading = random.normal(0, 0.006, (400, 41)) * np.repeat([[0.0], [1.0]], 200, axis=0)
+    zero = np.zeros((400, 41))
+    found = comfortable(Driven(zero, zero, heading, zero, acceleration, zero))
+    assert found.tolist() == [slow.comfortable(a, h) for a, h in zip(acceleration, heading, strict=True)]
+    assert 50 < found[:200].sum() < 150
+    assert 50 < found[200:].sum() < 150
 
 
 def test_hard_braking_is_uncomfortable_and_costs_a_sixth() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from frpt.driving.polygons import Slabs, along, corners, meet, side
+from frpt.driving.polygons import Slabs, along, boxes_meet, corners, meet, side
 from tests.driving import slow
 
 whole = st.integers(0, 4).map(float)
@@ -79,6 +79,7 @@ def test_boxes_meet_as_by_hand(boxes: list[tuple[float, float, float, float, flo
     first, second = np.stack(made[:-1]), np.stack(made[1:])
     assert meet(first, second).tolist() == [slow.shapes_meet(a, b) for a, b in zip(first, second, strict=True)]
     assert (meet(first, second) == meet(second, first)).all()
+    assert (boxes_meet(first, second) == meet(first, second)).all()
     fronts = first[:, [3, 0]]
     assert meet(fronts, second).tolist() == [slow.shapes_meet(a, b) for a, b in zip(fronts, second, strict=True)]
 

@@ -174,12 +174,13 @@ def batch_of(agent: Any, cache: Path) -> tuple[dict[str, Tensor], dict[str, Tens
     return found[0], found[1]
 
 
-def fit(agent: Any, cache: Path, steps: int) -> list[float]:
-    """What Lightning does with an agent, on one batch: the losses."""
+def fit(agent: Any, cache: Path, steps: int, mixed: bool = False) -> list[float]:
+    """What Lightning does with an agent, on one batch: the losses. mixed: as with precision bf16-mixed."""
     features, targets = batch_of(agent, cache)
     optimizer, losses = agent.get_optimizers(), []
     for _ in range(steps):
-        loss = agent.compute_loss(features, targets, agent.forward(features))
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            loss = agent.compute_loss(features, targets, agent.forward(features))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

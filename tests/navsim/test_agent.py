@@ -112,17 +112,28 @@ def test_post_training_moves_the_feature_to_its_target(
     assert not agent.planner.planning1.training
     before = frozen_of(agent)
     moving = agent.planner.fusion.beta.weight.clone()
-    fit(agent, cache, 4)
+    fit(agent, cache, 3)
+    assert all(np.isfinite(fit(agent, cache, 1, mixed=True)))
     assert all(torch.equal(value, agent.planner.state_dict()[name]) for name, value in before.items())
     assert not torch.equal(moving, agent.planner.fusion.beta.weight)
     assert agent.post.balance.weight > 0
     assert agent.post.balance.rec is not None
+
+
+def test_the_callback_checks_the_frozen_part_and_keeps_the_balance(base: tuple[Path, Path]) -> None:
+    from frpt.navsim import PlannerAgent
+
+    cache, start = base
+    agent = PlannerAgent(start=str(start), at="fusion", c_rec=0.3, targets="anchor")
     (watch,) = agent.get_training_callbacks()
+    fit(agent, cache, 1)
     watch.on_train_epoch_end(None, None)
-    state = watch.state_dict()
-    other = PlannerAgent(start=str(start), at="fusion", c_rec=0.3, targets=targets, cache_path=str(cache))
-    other.get_training_callbacks()[0].load_state_dict(state)
-    assert other.post.balance.weight == agent.post.balance.weight
+    state, weight = watch.state_dict(), agent.post.balance.weight
+    assert weight > 0
+    agent.post.balance.update(5.0, 1.0)
+    assert agent.post.balance.weight != weight
+    watch.load_state_dict(state)
+    assert agent.post.balance.weight == weight
     with torch.no_grad():
         agent.planner.trajectory.bias += 1
     with pytest.raises(frpt.FrptError, match=r"trajectory\.bias"):
@@ -186,7 +197,6 @@ def test_a_stale_cache_is_refused(base: tuple[Path, Path], tmp_path: Path) -> No
     write_cached_targets(cache, start, "fusion z", progress=False, say=lambda text: None)
     other = PlannerAgent()
     changed = str(save_checkpoint(other, tmp_path / "other.ckpt"))
-    PlannerAgent(start=start, at="fusion z", c_rec=0.1, cache_path=str(cache))
     for options in (
         {"start": changed, "at": "fusion z"},
         {"start": start, "at": "planning z_2"},

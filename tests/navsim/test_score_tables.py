@@ -91,6 +91,11 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         scores(0).to_csv(tmp_path / run / "scores.csv")
     compared = compare_scores([tmp_path / run / "scores.csv" for run in ("a", "b")])
     assert compared.names == [str(tmp_path / run / "scores.csv") for run in ("a", "b")]
+    times = [tmp_path / run / "2026.01.02.03.04.05" / "2026.01.02.03.04.06.csv" for run in ("a", "b")]
+    for file in times:
+        file.parent.mkdir()
+        scores(0).to_csv(file)
+    assert compare_scores(times).names == ["a", "b"]
     assert all(test.delta == 0 for test in compared.differences[compared.names[1]].values())
 
 
@@ -130,5 +135,8 @@ def test_in_the_shell(tmp_path: Path) -> None:
     beside = run(app, ["navsim", "compare", *files, "--backbone", "resnet34", "--at", "fusion z"])
     assert "81.95" in beside.output
     assert "single runs" in beside.output
+    alone = run(app, ["navsim", "compare", *files, "--at", "fusion z"])
+    assert alone.exit_code == 2
+    assert "--backbone" in alone.output
     bad = run(app, ["navsim", "compare", files[0]])
     assert bad.exit_code == 2

@@ -76,11 +76,7 @@ def test_the_powers_are_the_mean_squared_gradients() -> None:
 
 
 def test_curvlinops_has_the_same_factors() -> None:
-    """The Kronecker factors A and G of a third party's EKFAC; its labels are the same draws in the mean only.
-
-    Needs: pip install --no-deps curvlinops-for-pytorch einops einconv linear_operator opt_einsum (3.0.1; its other
-    dependencies bring torchvision along and are not used here).
-    """
+    """The EKFAC of a third party (set up by ``make``); its labels are the same draws in the mean only."""
     curvlinops = pytest.importorskip("curvlinops")
     model, x = net(), inputs(4000)
     m = remember(model, x, samples=4000, progress=False)

@@ -127,6 +127,26 @@ def test_only_the_named_modules_move(trained: tuple[nn.Module, Tensor, Tensor], 
     assert all(name.startswith("classifier") for name in fix.diff.moved)
 
 
+def test_the_layer_to_blame_is_found_and_said(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
+    """Weights of one stage moved by noise: with some old samples, auto names that stage or the one after it."""
+    model, x, y = trained
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in broken.get_submodule("stage2").parameters():
+            if p.dim() > 1:
+                noise = torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+                p += 1.5 * p.norm() / noise.norm() * noise
+        wrong = (broken(x[2000:3000]).argmax(1) != y[2000:3000]).nonzero().squeeze(1)[:20] + 2000
+    memory = remember(broken, x[:2000], samples=200, progress=False)
+    fix = repair(broken, x[wrong], y[wrong], memory, keep=(x[3500:3900], y[3500:3900]), modules="auto")
+    (said,) = (note for note in fix.notes if note.startswith("modules='auto'"))
+    assert "refitting stage2 alone" in said
+    assert fix.diff.moved
+    assert {name.split(".")[0] for name in fix.diff.moved} == {"stage2"}
+    with pytest.raises(OptionError, match="at least two"):
+        repair(broken, x[wrong[:1]], y[wrong[:1]], memory, modules="auto")
+
+
 def test_one_repair_after_the_other_keeps_the_first(
     trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory, tmp_path: Path
 ) -> None:
@@ -146,11 +166,32 @@ def test_one_repair_after_the_other_keeps_the_first(
 def test_explained_beside_the_reconstruction(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:
     model, _, _ = trained
     fx, fy = failing(trained, 10)
-    (row,) = repair(model, fx, fy, remembered).explain("stage2")
+    fix = repair(model, fx, fy, remembered)
+    (row,) = fix.explain("stage2")
     assert row.layer == "stage2"
     assert row.deviation > 0
     assert row.asked > 0
     assert 0 < row.cosine <= 1
+    both = fix.explain()
+    assert [m.layer for m in both] == ["stage2", "stage1"]
+    assert str(both).startswith(f"features of {int(fix.fixed.sum())} fixed samples")
+    assert "<table>" in both._repr_html_()
+    with torch.no_grad():
+        right = model(fx).argmax(1)
+    nothing = repair(model, fx, right, remembered).explain()
+    assert len(nothing) == 0
+    assert "nothing to explain" in str(nothing)
+
+
+def test_outputs_before_and_after(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:
+    model, x, _ = trained
+    fx, fy = failing(trained, 5)
+    fix = repair(model, fx, fy, remembered, keep=(x[3500:3600], trained[2][3500:3600]))
+    with torch.no_grad():
+        assert torch.equal(fix.outputs()[0], model(fx))
+        assert torch.equal(fix.outputs()[1], fix.model(fx))
+    assert fix.kept is not None
+    assert fix.kept.inputs.args[0].data_ptr() == x[3500:3600].data_ptr()  # no copy
 
 
 def test_regression_targets_are_met() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 from frpt.cli.main import app
+from frpt.files import atomic
 
 runner = CliRunner(env={"COLUMNS": "200"})
 HERE = "tests.repairs.test_repair_command"
@@ -58,6 +61,51 @@ def test_from_files_to_files(tmp_path: Path) -> None:
     assert all(torch.equal(v, net().state_dict()[k]) for k, v in load_file(back).items())
 
 
+def test_options_and_the_report(tmp_path: Path) -> None:
+    memory, out, page = tmp_path / "memory", tmp_path / "fix", tmp_path / "report.html"
+    run("remember", f"{HERE}:net", "--data", f"{HERE}:old", "--out", str(memory))
+    said = run("repair", f"{HERE}:net", "--data", f"{HERE}:failures", "--memory", str(memory), "--out", str(out),
+               "--keep", f"{HERE}:old", "--modules", "auto", "--margin", "0.3", "--report", str(page),
+               "--classes", "a,b,c")  # fmt: skip
+    assert "modules='auto'" in said
+    assert "of 150 old samples" in said
+    text = page.read_text("utf-8")
+    assert '<section id="repair"' in text
+    moved = safe_open(str(out / "patch.safetensors"), "pt").keys()
+    assert len({name.split(".")[0] for name in moved}) <= 1
+    said = run("repair", f"{HERE}:net", "--data", f"{HERE}:failures", "--memory", str(memory), "--out", str(out),
+               "--keep", f"{HERE}:old", "--method", "replay")  # fmt: skip
+    assert said.count("replay: ") == 1
+
+
+def test_interrupted_anywhere_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped as each file is about to take its place: those before it are whole, it and those after are not there."""
+    memory = tmp_path / "memory"
+    run("remember", f"{HERE}:net", "--data", f"{HERE}:old", "--out", str(memory))
+    files = ["memory/memory.safetensors", "memory/memory.json", "model.safetensors", "patch.safetensors"]
+    for stopped, _ in enumerate(files):
+        out, made = tmp_path / str(stopped), 0
+
+        def replace(part: Path, path: Path, last: int = stopped) -> None:
+            nonlocal made
+            made += 1
+            if made > last:
+                raise KeyboardInterrupt
+            Path(part).rename(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(atomic.os, "replace", replace)
+            result = runner.invoke(
+                app, ["repair", f"{HERE}:net", "--data", f"{HERE}:failures", "--memory", str(memory), "--out", str(out)]
+            )
+        assert result.exit_code != 0
+        there = sorted(str(file.relative_to(out)) for file in out.rglob("*") if file.is_file())
+        assert there == sorted(files[:stopped])
+        for file in there:
+            if file.endswith("safetensors"):
+                load_file(out / file)
+
+
 def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
     memory = tmp_path / "memory"
     run("remember", f"{HERE}:net", "--data", f"{HERE}:old", "--out", str(memory))
@@ -74,3 +122,19 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
     )  # fmt: skip
     assert refused.exit_code == 2
     assert "weights have changed since" in refused.output
+    common = ["repair", f"{HERE}:net", "--data", f"{HERE}:failures", "--memory", str(memory), "--out", "x"]
+    for more, said in (
+        (["--loss", "square"], "--loss must be logistic or hinge"),
+        (["--method", "magic"], "method must be nearest"),
+        (["--method", "replay"], "needs old inputs"),
+        (["--modules", "nowhere"], "no weight that can be moved"),
+        (["--mean", "a"], "numbers separated by commas"),
+        (["--budget", "-1"], "budget must be a positive number"),
+    ):
+        bad = runner.invoke(app, [*common, *more])
+        assert bad.exit_code == 2
+        assert said in bad.output
+    gone = runner.invoke(app, [*common[:5], str(tmp_path / "nothing"), *common[6:]])
+    assert gone.exit_code == 2
+    assert "cannot be read" in gone.output
+    assert not Path("x").exists()

@@ -16,7 +16,7 @@ from frpt.data.digits import digits
 from frpt.diagnosis import diagnose
 from frpt.diagnosis.tables import show
 from frpt.files.progress import Progress
-from frpt.repairs import compare_repairs, remember, repair
+from frpt.repairs import Fix, compare_repairs, remember, repair
 from frpt.reverser import Reverser
 from frpt.targets import write_targets
 from frpt.train import Comparison, compare
@@ -78,8 +78,8 @@ def run_demo(
     )
     console.print(_table(comparisons))
     console.print("\nA gain over back-propagation that anchor-only has as well is not owed to reconstruction.")
-    mend(console, model, x, (x_test, y_test), out, seed)
-    diagnosis.to_html(out / "report.html", title="SimpleCNN on digits", results=list(comparisons.values()))
+    fix = mend(console, model, x, (x_test, y_test), out, seed)
+    diagnosis.to_html(out / "report.html", title="SimpleCNN on digits", results=list(comparisons.values()), repair=fix)
     diagnosis.to_csv(out / "diagnosis")
     for what, path in (
         ("model", "model.safetensors"), ("targets", "targets"), ("every run", "comparison-*.csv, logs"),
@@ -89,24 +89,33 @@ def run_demo(
         console.print(f"{what:10} {out}/{path}", highlight=False)
 
 
-def mend(console: Console, model: nn.Module, old: Tensor, test: tuple[Tensor, Tensor], out: Path, seed: int) -> None:
-    """Repair 20 digits that fail under noise, beside plain fine-tuning; the rest of the test set says what it cost."""
+def mend(console: Console, model: nn.Module, old: Tensor, test: tuple[Tensor, Tensor], out: Path, seed: int) -> Fix:
+    """Repair 20 digits that fail under noise, beside what else could be done; other test digits say what it cost.
+
+    The failures come from the first part of the test set, old samples that are kept from the second, and the third
+    measures: as it is, and under noise.
+    """
     x, y = test
     noisy = x + _NOISE * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
-    half = len(x) // 2
+    first, second = round(0.3 * len(x)), len(x) // 2
     with torch.no_grad():
-        wrong = (model(noisy[:half]).argmax(1) != y[:half]).nonzero().squeeze(1)[:_FAILURES]
-    console.print(f"\nrepairing {len(wrong)} test digits that fail under noise, with a memory of 500 training inputs:")
+        wrong = (model(noisy[:first]).argmax(1) != y[:first]).nonzero().squeeze(1)[:_FAILURES]
+    console.print(
+        f"\nrepairing {len(wrong)} digits that fail under noise, with a memory of 500 training inputs; beside it "
+        f"replay with {(len(x) - second) // 2} digits, EWC and fine-tuning:"
+    )
     memory = remember(model, old, seed=seed)
     memory.save(out / "memory")
-    fix = repair(model, noisy[wrong], y[wrong], memory)
+    fix = repair(model, noisy[wrong], y[wrong], memory, keep=(x[first:second], y[first:second]))
     fix.diff.save(out / "patch.safetensors")
-    table = compare_repairs(
-        model, noisy[wrong], y[wrong], memory, old=(x[half:], y[half:]), kind=(noisy[half:], y[half:]),
-        methods=("nearest", "ewc", "finetune"),
-    )  # fmt: skip
-    console.print(str(fix).split("\n")[0], markup=False, highlight=False)
-    console.print(str(table), markup=False, highlight=False)
+    console.print(str(fix).split("\nparameter", 1)[0], markup=False, highlight=False)
+    kind = noisy[second:], y[second:]
+    table = compare_repairs(model, noisy[wrong], y[wrong], memory, old=(x[second:], y[second:]), kind=kind)
+    console.print(f"\n{table}", markup=False, highlight=False)
+    console.print(
+        "kind: other digits under the same noise; old: the digits as they were, of which broken ones are lost."
+    )
+    return fix
 
 
 def _table(comparisons: dict[str, Comparison]) -> Table:

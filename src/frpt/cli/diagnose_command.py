@@ -8,10 +8,20 @@ from typing import Annotated
 import typer
 
 from frpt.cli.models import load_data, load_model
-from frpt.cli.shared import ModelSpec, Output, PresetName, console, errors, loaded, patterns, picker
-from frpt.errors import OptionError
-
-Numbers = Annotated[str | None, typer.Option(help="Of the inputs' normalisation, a number or one for each channel.")]
+from frpt.cli.shared import (
+    Classes,
+    ModelSpec,
+    Numbers,
+    Output,
+    PresetName,
+    class_names,
+    console,
+    errors,
+    loaded,
+    numbers,
+    patterns,
+    picker,
+)
 
 
 def diagnose(
@@ -21,7 +31,7 @@ def diagnose(
     weights: Annotated[Path | None, typer.Option(help="A safetensors file to load into the model first.")] = None,
     html: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     csv: Annotated[Path | None, typer.Option(help="A directory for the tables.")] = None,
-    classes: Annotated[str | None, typer.Option(help="Class names separated by commas, or a file of lines.")] = None,
+    classes: Classes = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Look at so many, evenly spaced.")] = None,
     gallery: Annotated[int, typer.Option(min=0, help="Samples shown with response maps.")] = 48,
     output: Output = None,
@@ -43,26 +53,11 @@ def diagnose(
     with errors():
         network = load_model(model)
         diagnosis = run(
-            network if weights is None else loaded(network, weights), load_data(data), at, class_names=_names(classes),
-            samples=samples, gallery=gallery, output=picker(output), preset=preset, embed=embed, margin=margin,
-            blocks=patterns(blocks), mean=_numbers(mean), std=_numbers(std), batch_size=batch_size, workers=workers,
-            seed=seed, partial=partial,
+            network if weights is None else loaded(network, weights), load_data(data), at,
+            class_names=class_names(classes), samples=samples, gallery=gallery, output=picker(output), preset=preset,
+            embed=embed, margin=margin, blocks=patterns(blocks), mean=numbers(mean), std=numbers(std),
+            batch_size=batch_size, workers=workers, seed=seed, partial=partial,
         )  # fmt: skip
         show(diagnosis, console)
         written = [diagnosis.to_html(html), *([] if csv is None else [diagnosis.to_csv(csv)[0].parent])]
         console.print("\nwritten to " + ", ".join(map(str, written)), markup=False, highlight=False)
-
-
-def _names(classes: str | None) -> list[str] | None:
-    if classes is None:
-        return None
-    if "," in classes or not Path(classes).is_file():
-        return classes.split(",")
-    return [line.strip() for line in Path(classes).read_text().splitlines() if line.strip()]
-
-
-def _numbers(text: str | None) -> list[float] | None:
-    try:
-        return None if text is None else [float(n) for n in text.split(",")]
-    except ValueError as error:
-        raise OptionError(f"--mean and --std are numbers separated by commas, got {text!r}") from error

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from frpt.cli.reproduce import laboratory
 from frpt.cli.shared import Workers, console, errors
+from frpt.errors import OptionError
 
 app = typer.Typer(help="The paper's planners for NAVSIM's devkit: targets, conf, compare.", no_args_is_help=True)
 
@@ -61,12 +62,13 @@ def compare(
     with errors():
         from frpt.navsim import METRICS, compare_scores
 
-        compared = compare_scores(scores, seed=seed)
-        console.print(str(compared), markup=False, highlight=False)
-        if backbone is None and at is None:
+        if backbone is None and at is not None:
+            raise OptionError("--at chooses among the paper's rows of a backbone: pass --backbone as well")
+        paper = None if backbone is None else laboratory("frpt_paper.tables.navsim_tables")
+        rows = None if paper is None else paper.navsim_rows(backbone, at)
+        console.print(str(compare_scores(scores, seed=seed)), markup=False, highlight=False)
+        if paper is None or rows is None:
             return
-        paper = laboratory("frpt_paper.tables.navsim_tables")
-        rows = paper.navsim_rows(backbone or "resnet34", at)
         table = Table("the paper's", "c_rec", *METRICS, box=None, pad_edge=False)
         for row in rows.to_dict("records"):
             strength = "" if row["c_rec"] != row["c_rec"] else f"{row['c_rec']:g}"

@@ -6,19 +6,37 @@ A thin skin over ``frpt.remember``, ``frpt.repair`` and ``frpt.apply``; ``cli/ma
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import torch
 import typer
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from frpt.cli.models import load_data, load_model
-from frpt.cli.shared import ModelSpec, Output, Workers, console, errors, loaded, picker
+from frpt.cli.shared import (
+    Classes,
+    ModelSpec,
+    Numbers,
+    Output,
+    Workers,
+    class_names,
+    console,
+    errors,
+    loaded,
+    numbers,
+    picker,
+)
 from frpt.errors import OptionError
+from frpt.files.atomic import make_folder, write_atomic
+
+if TYPE_CHECKING:
+    from frpt.repairs.controls import Method
+    from frpt.repairs.nearest_weights import Loss
 
 Data = Annotated[str, typer.Option(metavar="package.module:factory", help="A map-style data set, (inputs, label).")]
 Weights = Annotated[Path | None, typer.Option(help="A safetensors file to load into the model first.")]
+_DIAGNOSED = 1000  # samples of the data set that the report's diagnosis looks at, evenly spaced
 
 
 def remember(
@@ -52,10 +70,21 @@ def repair(
     keep: Annotated[
         str | None, typer.Option(metavar="package.module:factory", help="Old samples that choose the strength.")
     ] = None,
-    modules: Annotated[str | None, typer.Option(help="Modules whose weights may move, separated by commas.")] = None,
+    modules: Annotated[
+        str | None, typer.Option(help="Modules whose weights may move, separated by commas; auto: the faulty layer's.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="nearest, or a control: replay, ewc, finetune.")] = "nearest",
     most: Annotated[int, typer.Option(min=1, help="Repair at most so many samples, the first that fail.")] = 200,
-    loss: Annotated[str, typer.Option(help="hinge, or logistic (breaks more).")] = "hinge",
+    loss: Annotated[str | None, typer.Option(help="hinge (default), or logistic, which breaks more.")] = None,
+    margin: Annotated[float | None, typer.Option(help="The lead that the hinge asks for.")] = None,
     budget: Annotated[float | None, typer.Option(help="Predicted KL on old inputs that it may cost.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="A page with the repair beside a diagnosis of the same data set.")
+    ] = None,
+    classes: Classes = None,
+    mean: Numbers = None,
+    std: Numbers = None,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     output: Output = None,
 ) -> None:
     """Fix the failing samples of a data set with the nearest weights; the model's own file is not touched."""
@@ -63,20 +92,31 @@ def repair(
     from frpt.repairs import repair as fixed
 
     with errors():
-        network = _network(model, weights)
-        x, y = _failing(network, load_data(data), most, picker(output))
-        old = None if keep is None else _whole(load_data(keep))
-        if loss not in ("logistic", "hinge"):
+        if loss not in (None, "logistic", "hinge"):
             raise OptionError(f"--loss must be logistic or hinge, got {loss!r}")
+        network, dataset = _network(model, weights), load_data(data)
+        names, pixels = class_names(classes), (numbers(mean), numbers(std))
+        held = Memory.load(memory)
+        x, y = _failing(network, dataset, most, picker(output))
         fix = fixed(
-            network, x, y, Memory.load(memory), keep=old, modules=None if modules is None else modules.split(","),
-            loss=loss, budget=budget, output=picker(output),  # type: ignore[arg-type]
+            network, x, y, held, keep=None if keep is None else _whole(load_data(keep)), method=cast("Method", method),
+            modules=modules.split(",") if modules not in (None, "auto") else cast("Literal['auto'] | None", modules),
+            loss=cast("Loss | None", loss), margin=margin, budget=budget, seed=seed, output=picker(output),
         )  # fmt: skip
         console.print(str(fix), markup=False, highlight=False)
-        fix.diff.save(out / "patch.safetensors")
-        save_file(fix.model.state_dict(), out / "model.safetensors")
+        make_folder(out)
         fix.memory.save(out / "memory")
+        write_atomic(out / "model.safetensors", _bytes(fix.model))
+        fix.diff.save(out / "patch.safetensors")
         console.print(f"patch.safetensors, model.safetensors and memory written to {out}", markup=False)
+        if report is not None:
+            from frpt.diagnosis import diagnose
+
+            found = diagnose(
+                network, dataset, class_names=names, samples=_DIAGNOSED, seed=seed, output=picker(output),
+                mean=pixels[0], std=pixels[1],
+            )  # fmt: skip
+            console.print(f"report written to {found.to_html(report, repair=fix)}", markup=False)
 
 
 def apply(
@@ -93,10 +133,15 @@ def apply(
     with errors():
         change = Patch.load(patch)
         other = applied(_network(model, weights), change, back=back)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        save_file(other.state_dict(), out)
+        make_folder(out.parent)
+        write_atomic(out, _bytes(other))
         console.print(str(change), markup=False, highlight=False)
         console.print(f"{'taken back' if back else 'applied'}; weights written to {out}", markup=False)
+
+
+def _bytes(model: nn.Module) -> bytes:
+    """Its weights as a safetensors file; shared ones, which the format refuses, as often as they are named."""
+    return save({name: t.detach().clone().contiguous() for name, t in model.state_dict().items()})
 
 
 def _network(model: str, weights: Path | None) -> nn.Module:

@@ -32,6 +32,8 @@ PresetName = Annotated[str, typer.Option(help="default, paper or online.")]
 EmbedName = Annotated[str | None, typer.Option(help="nearest, max_assign, one_hot or regression.")]
 Margin = Annotated[float | None, typer.Option(help="By how much the label's score shall win.")]
 Blocks = Annotated[str | None, typer.Option(help="finest, stages, or module patterns separated by commas.")]
+Classes = Annotated[str | None, typer.Option(help="Class names separated by commas, or a file of lines.")]
+Numbers = Annotated[str | None, typer.Option(help="Of the inputs' normalisation, a number or one for each channel.")]
 Workers = Annotated[int, typer.Option(min=0, help="Processes that load samples.")]
 
 
@@ -83,3 +85,20 @@ def reverser(
     return Reverser(
         module, inputs, output=picker(output), preset=preset, blocks=patterns(blocks), embed=embed, margin=margin
     )
+
+
+def class_names(classes: str | None) -> list[str] | None:
+    """``--classes``: names separated by commas, or the lines of a file."""
+    if classes is None:
+        return None
+    if "," in classes or not Path(classes).is_file():
+        return classes.split(",")
+    return [line.strip() for line in Path(classes).read_text().splitlines() if line.strip()]
+
+
+def numbers(text: str | None) -> list[float] | None:
+    """``--mean`` and ``--std``: numbers separated by commas."""
+    try:
+        return None if text is None else [float(n) for n in text.split(",")]
+    except ValueError as error:
+        raise OptionError(f"--mean and --std are numbers separated by commas, got {text!r}") from error

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from frpt.diagnosis.report.runs import Run
+    from frpt.repairs.fix import Fix
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,6 +42,7 @@ class Diagnosis(Findings):
         gallery: ``Specimen`` of the samples that move most, with response maps.
         reference: what the reference was fitted to, in words; with one, targets are the likeliest features in which the
             label wins, measured in each layer's own variation. "" without one: targets are the least change.
+        normalisation: (mean, std) of the inputs, to show them as pictures; None for what was not given.
 
     Example:
         >>> diagnosis
@@ -51,7 +53,14 @@ class Diagnosis(Findings):
         0      ...
     """
 
-    def to_html(self, path: str | Path, *, title: str | None = None, results: Sequence[Run] = ()) -> Path:
+    def to_html(
+        self,
+        path: str | Path,
+        *,
+        title: str | None = None,
+        results: Sequence[Run] = (),
+        repair: Fix | None = None,
+    ) -> Path:
         """Write one self-contained page, to be opened in a browser.
 
         Args:
@@ -59,12 +68,14 @@ class Diagnosis(Findings):
             title: of the page; by default the network's class.
             results: what ``frpt.compare``, ``frpt.post_train`` and ``frpt.along_training`` returned, to be shown on the
                 same page.
+            repair: what ``frpt.repair`` returned for the same network: the samples it fixed and broke, the weights that
+                moved, and how far features moved beside their targets.
 
         Returns:
             The path.
 
         Raises:
-            OptionError: for a file that cannot be written, or results of another kind.
+            OptionError: for a file that cannot be written, results of another kind, or a repair of another network.
 
         Example:
             >>> page = diagnosis.to_html(folder / "report.html", title="A small network")
@@ -73,7 +84,7 @@ class Diagnosis(Findings):
         """
         from frpt.diagnosis.report.page import to_html
 
-        return to_html(self, path, title=title, results=results)
+        return to_html(self, path, title=title, results=results, repair=repair)
 
     def to_pandas(self, table: str = "layers") -> pd.DataFrame:
         """One of the tables as a data frame.

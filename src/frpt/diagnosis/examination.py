@@ -6,14 +6,13 @@ layers and the gallery then look at a few samples again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from frpt.datasets.labelled import LabelledSamples, sample_bytes
-from frpt.diagnosis import ranking
 from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTable, Specimen
 from frpt.diagnosis.layer_axes import axes
 from frpt.diagnosis.responses import picture, responses
@@ -22,7 +21,15 @@ from frpt.diagnosis.trust import TRUST, Trust, trust
 from frpt.errors import OptionError
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
+from frpt.repairs import ranking
+from frpt.reverse.reconstruction import Reconstruction
 from frpt.reverser import Reverser
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    Pictures = Callable[[int, Mapping[str, Tensor]], Figure]
+    """(sample's index, {"before": its output, "target": its label, "after": its output from a target}) → a figure."""
 
 _GALLERY = 64  # samples of the gallery at a time: their response maps need gradients of every layer; changes no result
 
@@ -121,13 +128,16 @@ class Examination:
         fitted, held = ([(x, y) for _, x, y in self.source.batches([p], size)] for p in (some[:half], some[half:]))
         return ranking.refit(self.rev, fitted, held, self.layers)
 
-    def gallery(self, table: SampleTable, most: int, mean: Any, std: Any) -> tuple[Specimen, ...]:
-        """The samples that move most, class by class in turn."""
+    def gallery(
+        self, table: SampleTable, most: int, mean: Any, std: Any, pictures: Pictures | None, after: str
+    ) -> tuple[Specimen, ...]:
+        """The samples that move most, class by class in turn. after: the layer whose targets drawings run on from."""
         rows = _worst(table, most)
         specimens: list[Specimen] = []
         for part, x, y in self.source.batches([table.index[rows].tolist()] if len(rows) else [], _GALLERY):
             recs = self.rev.reconstruct(x, y, at=self.layers)
             maps = responses(self.rev, x, y, recs, layouts=self.layouts)
+            drawings = [None] * len(part) if pictures is None else self._drawings(part, x, y, recs, pictures, after)
             for i, (index, response) in enumerate(zip(part, maps, strict=True)):
                 row = rows[len(specimens)]
                 specimens.append(
@@ -139,9 +149,23 @@ class Examination:
                         deviation={n: float(r.deviation[i]) for n, r in recs.items()},
                         closed={n: float(r.closed[i]) for n, r in recs.items()},
                         responses=response,
+                        drawing=drawings[i],
                     )
                 )
         return tuple(specimens)
+
+    def _drawings(
+        self, part: Sequence[int], x: Any, y: Tensor, recs: Mapping[str, Reconstruction], pictures: Pictures, after: str
+    ) -> list[Array]:
+        """What ``pictures`` draws of some samples: the output as it is, the label, the output from a layer's target."""
+        from frpt.diagnosis.figures.canvas import pixels
+
+        outputs = {"before": recs[OUTPUT].anchor}
+        if after:
+            outputs["after"] = self.rev.run(x, after, recs[after].target)
+        front = {name: self.rev.batch_axis(OUTPUT).front(out).detach().cpu() for name, out in outputs.items()}
+        rows = {"before": front.pop("before"), "target": y.cpu(), **front}
+        return [pixels(pictures(int(i), {name: row[k] for name, row in rows.items()})) for k, i in enumerate(part)]
 
     def pairs(self, table: SampleTable, confusion: Array, most: int) -> tuple[PairFinding, ...]:
         """The most frequent confusions: what would have to move."""

@@ -7,15 +7,22 @@ Throughout, â is the recorded feature of a layer (the anchor) and a* the recons
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from frpt.graph.names import OUTPUT
+
 Kind = Literal["map", "tokens", "vector"]
 Array = NDArray[Any]
+
+
+def drawn_at(ranking: Sequence[str]) -> str:
+    """The layer from whose targets drawings of the gallery run on: the first of a ranking, output aside; "" if none."""
+    return next((name for name in ranking if name != OUTPUT), "")
 
 
 class BriefRepr:
@@ -187,6 +194,8 @@ class Specimen(BriefRepr):
         deviation: layer → ‖a* − â‖/‖â‖.
         closed: layer → share of the output's residual that is gone.
         responses: layer → where it responds.
+        drawing: (h, w, 3) uint8, output before, label and output after, as drawn by ``pictures`` of ``diagnose``; None
+            without it.
 
     Example:
         >>> specimen = diagnosis.gallery[0]
@@ -201,6 +210,7 @@ class Specimen(BriefRepr):
     deviation: dict[str, float]
     closed: dict[str, float]
     responses: dict[str, Response]
+    drawing: Array | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -272,3 +282,4 @@ class Findings:
     samples: SampleTable
     gallery: tuple[Specimen, ...] = ()
     reference: str = ""
+    normalisation: tuple[Any, Any] = (None, None)

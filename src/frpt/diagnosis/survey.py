@@ -7,28 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from torch import nn
 
 from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
-from frpt.diagnosis import ranking
 from frpt.diagnosis.diagnosis import Diagnosis
 from frpt.diagnosis.examination import Examination
+from frpt.diagnosis.findings import drawn_at
 from frpt.diagnosis.sums import PartialDiagnosis
 from frpt.diagnosis.trust import advise
-from frpt.errors import FrptError, OptionError
+from frpt.errors import OptionError
 from frpt.files.digest import options_of, sha256_of_item, weights_of
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reference import Reference
+from frpt.repairs import ranking
 from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
+
+if TYPE_CHECKING:
+    from frpt.diagnosis.examination import Pictures
 
 _EXAMPLE = 8  # samples to capture the network with; any number above one does
 _REFERENCE = 512  # samples to fit a reference to: the default of Reference.fit
 _BATCH = 1024  # most samples together: more were no faster and took more memory (benchmarks/diagnose.py)
-_MOST = 12  # layers diagnosed where the user names none: as many rows as a figure shows well; a choice, not measured
-_LEAST = 2  # modules that a level of nesting has to have for its modules to be these layers
 
 
 def diagnose(
@@ -44,6 +46,7 @@ def diagnose(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layouts: Mapping[str, str] | None = None,
+    pictures: Pictures | None = None,
     batch_size: int | None = None,
     workers: int = 0,
     seed: int = 0,
@@ -66,6 +69,9 @@ def diagnose(
         mean: of the inputs' normalisation, to show them as pictures.
         std: the same.
         layouts: layer → "channels_first" or "channels_last", where its axes are taken wrongly.
+        pictures: draws a sample of the gallery: (index, {"before": output, "target": label, "after": output}) → a
+            matplotlib figure. "after" is the output when the network runs on from the target of the layer that comes
+            first in the ranking. By default the data set's own method ``picture``, if it has one.
         batch_size: samples reconstructed together; by default as many as fit into 64 MiB.
         workers: processes that load samples.
         seed: of the choice of samples that are looked at more closely.
@@ -108,8 +114,10 @@ def diagnose(
         trusted = exam.trust(table, seed)
         bar.describe("ranking layers")
         faults = exam.faults(looked, min(size, ranking.SAMPLES), seed)
+        ranked = tuple(sorted(layers, key=lambda name: -faults[name]))
         bar.describe("response maps")
-        shown = exam.gallery(table, gallery, mean, std)
+        draw = pictures or getattr(dataset, "picture", None)
+        shown = exam.gallery(table, gallery, mean, std, draw, drawn_at(ranked))
         confused = exam.pairs(table, confusion, pairs)
     saved.done()
     findings = exam.findings(table, faults, trusted)
@@ -121,49 +129,28 @@ def diagnose(
         score=exam.rows.score,
         layers=findings,
         units=trusted.units,
-        ranking=tuple(sorted(layers, key=lambda name: -faults[name])),
+        ranking=ranked,
         advice=advise(findings),
         confusion=confusion,
         pairs=confused,
         samples=table,
         gallery=shown,
         reference=_fitted_to(rev),
+        normalisation=(mean, std),
     )
 
 
 def _chosen_layers(rev: Reverser, at: Layer | Sequence[Layer] | None) -> list[str]:
     """The layers asked for and the output, output first; without any, the outermost modules of the network."""
     if at is None:
-        names = _outermost(rev)
+        names = ranking.outermost(rev)
     else:
         names = layer_names(rev.model, at)
         if len(set(names)) != len(names):
             raise OptionError(f"at names a layer twice: {names}")
         for name in names:
             rev.plan(name)
-    names = sorted(dict.fromkeys([OUTPUT, *names]), key=lambda name: len(rev.plan(name)))
-    return [name for name in names if name == OUTPUT or len(rev.plan(name))]
-
-
-def _outermost(rev: Reverser) -> list[str]:
-    """Modules at the first level of nesting with at least two that can be walked back to; at most twelve of them."""
-    modules = {name for name, _ in rev.model.named_modules() if name}
-    names = [name for name in rev.layers if name in modules]
-    reachable: list[str] = []
-    for level in range(1, 1 + max((name.count(".") + 1 for name in names), default=0)):
-        reachable = [name for name in names if name.count(".") + 1 == level and _reachable(rev, name)]
-        if len(reachable) >= _LEAST:
-            break
-    return [reachable[i] for i in spread(len(reachable), _MOST)] if reachable else []
-
-
-def _reachable(rev: Reverser, name: str) -> bool:
-    """Whether there is a way back to a layer, with samples to tell apart."""
-    try:
-        rev.batch_axis(name)
-        return len(rev.plan(name)) > 0
-    except FrptError:
-        return False
+    return ranking.output_first(rev, names)
 
 
 def _with_reference(

@@ -5,12 +5,12 @@ Called by users, the planners' experiments and the command line. What draws load
 
 from typing import TYPE_CHECKING, Any
 
-from frpt.driving.driving_data import DrivingData, command
 from frpt.driving.dynamics import Driven, simulate
-from frpt.driving.making import make_scene
 from frpt.driving.pdm_score import score
-from frpt.driving.renderer import Camera, render
 from frpt.driving.scene import Area, Scene, SceneObject
+from frpt.driving.synthetic.driving_data import DrivingData, command
+from frpt.driving.synthetic.making import make_scene
+from frpt.driving.synthetic.renderer import Camera, render
 
 if TYPE_CHECKING:
     from frpt.driving.birds_eye import picture

@@ -1,18 +1,17 @@
-"""Where on the map the ego's box is at every time: on the road, in which lanes, in an intersection.
+"""Where on the map the ego's box is: on the road, in which lanes, in an intersection.
 
-``pdm_score`` asks once for all plans; collisions, drivable area and direction are judged by the answers.
+``pdm_score`` asks for all plans and times whether they are on the road and the route, ``collisions`` for the rest where
+something is met.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from frpt.driving.dynamics import Driven
-from frpt.driving.polygons import Array, Bools, corners
+from frpt.driving.polygons import Array, Bools, Indices, corners
 from frpt.driving.scene import DRIVABLE, Area, Scene
 
 # nuPlan's Pacifica: 4.049 m before and 1.127 m behind the rear axle.
@@ -51,36 +50,43 @@ class Ego:
 
 @dataclass(frozen=True, eq=False)
 class Whereabouts:
-    """Where the ego is, each (k, 41).
+    """Where on the map the ego is; on a border is not inside.
 
     Attributes:
-        several_lanes: More than one lane holds a corner, and none holds all four.
-        off_road: A corner is in nothing that is drivable.
-        oncoming: The centre is in no lane of the route.
-        crossing: The rear axle is in an intersection.
+        scene: Whose map it is.
+        ego: Who drives there.
+        off_road: Whether a corner is in nothing that is drivable, (k, 41).
+        oncoming: Whether the centre is in no lane of the route, (k, 41).
     """
 
-    several_lanes: Bools
+    scene: Scene
+    ego: Ego
     off_road: Bools
     oncoming: Bools
-    crossing: Bools
 
     @classmethod
     def of(cls, scene: Scene, ego: Ego) -> Whereabouts:
-        """Where on the scene's map the box is; on a border is not inside."""
-        lanes = [area for area in scene.areas if area.kind == "lane"]
-        in_lanes = np.stack([np.count_nonzero(lane.slabs.contain(ego.corners), axis=-1) for lane in lanes])
-        road = [area for area in scene.areas if area.kind in DRIVABLE]
-        return cls(
-            several_lanes=(np.count_nonzero(in_lanes, axis=0) > 1) & (in_lanes != 4).all(0),
-            off_road=np.any(~_in_any(road, ego.corners), axis=-1),
-            oncoming=~_in_any([lane for lane in lanes if lane.name in scene.route], ego.centre),
-            crossing=_in_any([area for area in road if area.kind == "intersection"], ego.rear),
-        )
+        """Where on the scene's map this ego is."""
+        off_road = np.any(~_in_any(scene.kinds(*DRIVABLE), ego.corners), axis=-1)
+        route = [lane for lane in scene.kinds("lane") if lane.name in scene.route]
+        return cls(scene, ego, off_road, ~_in_any(route, ego.centre))
+
+    def unclear(self, plan: Indices, time: Indices) -> Bools:
+        """Whether it is off the road or in several lanes: more than one holds a corner, none holds all four; (n,)."""
+        box = self.ego.corners[plan, time]
+        held = np.stack([np.count_nonzero(lane.slabs.contain(box), axis=-1) for lane in self.scene.kinds("lane")])
+        several = (np.count_nonzero(held, axis=0) > 1) & (held != 4).all(0)
+        return np.asarray(several | self.off_road[plan, time])
+
+    def crossing(self, plan: Indices, time: Indices) -> Bools:
+        """Whether the rear axle is in an intersection, (n,)."""
+        return _in_any(self.scene.kinds("intersection"), self.ego.rear[plan, time])
 
 
-def _in_any(areas: Iterable[Area], points: Array) -> Bools:
-    found: npt.NDArray[np.bool_] = np.zeros(points.shape[:-1], dtype=np.bool_)
+def _in_any(areas: list[Area], points: Array) -> Bools:
+    flat = points.reshape(-1, 2)
+    found = np.zeros(len(flat), dtype=np.bool_)
     for area in areas:
-        found |= area.slabs.contain(points)
-    return found
+        rest = np.flatnonzero(~found)
+        found[rest] = area.slabs.contain(flat[rest])
+    return found.reshape(points.shape[:-1])

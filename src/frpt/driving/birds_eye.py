@@ -12,19 +12,21 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon
 from torch import Tensor
 
 from frpt.diagnosis.figures.canvas import BLUE, CYCLE, GREEN, GREY, ORANGE, PURPLE, RED, drawn, sheet
 from frpt.driving.areas import EGO_WIDTH
 from frpt.driving.dynamics import simulate
-from frpt.driving.expert import FRONT, REAR
 from frpt.driving.pdm_score import score
-from frpt.driving.renderer import markings
 from frpt.driving.scene import Array, Scene, SceneObject
+from frpt.driving.synthetic.expert import FRONT, REAR
+from frpt.driving.synthetic.renderer import markings
 from frpt.errors import InputError
 
-COLOURS = {"before": RED, "target": GREEN, "after": BLUE}
+TARGET = "target"
+COLOURS = {"before": RED, TARGET: GREEN, "after": BLUE}
 """Of the plans that the gallery shows; others take the figures' usual ones in turn."""
 KINDS = {"vehicle": "#4A5560", "pedestrian": ORANGE, "bicycle": PURPLE}
 VERGE, ROAD, STRIPE, AGAINST = "#E6ECDF", "#C9CCD1", "#FFFFFF", "#E0B030"
@@ -56,9 +58,9 @@ def picture(scene: Scene, plans: Mapping[str, Tensor | Array] | None = None, pat
 
     Example:
         >>> scene = frpt.driving.make_scene(seed=0, index=3)
-        >>> figure = frpt.driving.picture(scene, {"target": scene.reference}, path=folder / "scene.png")
+        >>> figure = frpt.driving.picture(scene, {"target": scene.reference})
     """
-    shown = {"target": scene.reference} if plans is None else {n: _plan(n, poses) for n, poses in plans.items()}
+    shown = {TARGET: scene.reference} if plans is None else {n: _plan(n, poses) for n, poses in plans.items()}
     figure = sheet(3.6, 4.8)
     ax = figure.subplots()
     ax.set_facecolor(VERGE)
@@ -74,7 +76,7 @@ def picture(scene: Scene, plans: Mapping[str, Tensor | Array] | None = None, pat
         for i, (name, poses) in enumerate(shown.items()):
             colour = COLOURS.get(name, spare[i % len(spare)])
             label = f"{name} {scores[i]:.2f}"
-            handles += _draw_plan(ax, poses, states[i], colour, label)
+            handles.append(_draw_plan(ax, poses, states[i], colour, label))
     ax.add_patch(Polygon(up(ego_box(np.zeros(3))), closed=True, fc="#222222", ec="white", lw=0.8, zorder=6))
     _frame(ax, [np.zeros((1, 3)), scene.reference, *shown.values()])
     if handles:
@@ -127,13 +129,14 @@ def _draw_object(ax: Axes, item: SceneObject) -> None:
     ax.add_patch(Polygon(box, closed=True, fc=colour, ec="white", lw=0.5, zorder=4))
 
 
-def _draw_plan(ax: Axes, poses: Array, states: Array, colour: str, label: str) -> list[object]:
-    """The driven path, the poses and the box at the end."""
-    (line,) = ax.plot(*up(states[:, :2]).T, color=colour, lw=1.8, alpha=0.9, label=label, zorder=5)
+def _draw_plan(ax: Axes, poses: Array, states: Array, colour: str, label: str) -> Line2D:
+    """The driven path, the poses and the box at the end; the target is a broad band below the others."""
+    width, alpha, order = (5.0, 0.5, 4.5) if label.startswith(TARGET) else (1.8, 0.95, 5.0)
+    (line,) = ax.plot(*up(states[:, :2]).T, color=colour, lw=width, alpha=alpha, label=label, zorder=order)
     ax.plot(*up(poses[:, :2]).T, "o", color=colour, ms=3.2, mec="white", mew=0.5, zorder=5.5)
     end = up(ego_box(states[-1]))
-    ax.add_patch(Polygon(end, closed=True, fc="none", ec=colour, lw=1.2, zorder=5))
-    return [line]
+    ax.add_patch(Polygon(end, closed=True, fc="none", ec=colour, lw=width / 2 + 0.4, alpha=alpha, zorder=order))
+    return line
 
 
 def _frame(ax: Axes, paths: Iterable[Array]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from frpt.driving.areas import EGO_LENGTH, EGO_WIDTH, Ego, Whereabouts
 from frpt.driving.dynamics import DT, STEPS
-from frpt.driving.polygons import Array, Bools, Indices, corners, meet
+from frpt.driving.polygons import Array, Bools, Indices, boxes_meet, corners, meet
 from frpt.driving.scene import AGENTS, Scene
 
 STANDING = 0.05  # m/s; up to this an ego or an object stands when they collide
@@ -53,7 +53,7 @@ class Contact:
         shift = (ego.speed[..., None] * ego.ahead)[:, :, None] * (LOOK_AHEAD * DT)[:, None]
         met = _near(ego.centre[:, :, None] + shift, later, sizes)
         plan, time, step, item = near = np.nonzero(met)
-        met[near] = meet(ego.corners[plan, time] + shift[plan, time, step, None], later[time, step, item])
+        met[near] = boxes_meet(ego.corners[plan, time] + shift[plan, time, step, None], later[time, step, item])
         return cls(boxes, met)
 
     def first(self, met: Bools) -> Meetings:
@@ -85,8 +85,7 @@ def no_collision(scene: Scene, ego: Ego, where: Whereabouts, contact: Contact) -
     agent = np.array([other.kind in AGENTS for other in scene.objects], dtype=np.bool_)
     moving = agent & np.array([abs(other.speed) > STANDING for other in scene.objects], dtype=np.bool_)
     front = meet(ego.corners[plan, time][:, [3, 0]], box)
-    unclear = (where.several_lanes | where.off_road)[plan, time]
-    active = ~(_angle(ego, meetings, box) > BEHIND) & (front | unclear)
+    active = ~(_angle(ego, meetings, box) > BEHIND) & (front | where.unclear(plan, time))
     blamed = (ego.speed[plan, time] > STANDING) & (~moving[item] | active)
     nc = np.ones(len(ego.speed))
     np.minimum.at(nc, plan[blamed], np.where(agent[item[blamed]], 0.0, 0.5))
@@ -101,9 +100,9 @@ def time_to_collision(ego: Ego, where: Whereabouts, contact: Contact) -> Array:
     meetings = contact.first(contact.met & (ego.speed >= CREEPING)[:, :, None, None])
     plan, item, time, later = meetings
     angle = _angle(ego, meetings, contact.boxes[item, time + later])
-    unclear = (where.several_lanes | where.off_road | where.crossing)[plan, time]
+    careful = where.unclear(plan, time) | where.crossing(plan, time)
     ttc = np.ones(len(ego.speed))
-    ttc[plan[(angle < AHEAD) | (unclear & ~(angle > BEHIND))]] = 0.0
+    ttc[plan[(angle < AHEAD) | (careful & ~(angle > BEHIND))]] = 0.0
     return ttc
 
 

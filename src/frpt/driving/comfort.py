@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from scipy.signal import savgol_filter
 
-from frpt.driving.dynamics import DT, Driven
+from frpt.driving.dynamics import DT, STEPS, Driven
 from frpt.driving.polygons import Array, Bools
 
-ACCELERATION = (-4.05, 2.40)  # m/s²; the bounds are nuPlan's, from human drives
+ACCELERATION = (-4.05, 2.40)  # m/s²; this and the following are the bounds of nuPlan's metric
 JERK = 8.37  # m/s³, of the acceleration's size
 LONGITUDINAL_JERK = 4.13  # m/s³
 YAW_ACCELERATION = 1.93  # rad/s²
@@ -29,9 +31,7 @@ def comfortable(driven: Driven) -> Bools:
     Returns:
         (k,) true or false.
     """
-    if not len(driven.x):
-        return np.zeros(0, dtype=np.bool_)
-    whole = driven.x.shape[1]
+    whole = STEPS + 1
     acceleration = _smooth(driven.acceleration, whole, 2)
     heading = np.unwrap(driven.heading, axis=-1)
     return (
@@ -43,9 +43,16 @@ def comfortable(driven: Driven) -> Bools:
     )
 
 
+@lru_cache(maxsize=8)
+def _filter(window: int, order: int, derivative: int) -> Array:
+    """The Savitzky-Golay filter as the matrix (41, 41) that it is."""
+    return np.asarray(savgol_filter(np.eye(STEPS + 1), window, order, deriv=derivative, delta=DT, axis=0))
+
+
 def _smooth(values: Array, window: int, order: int, derivative: int = 0) -> Array:
-    """Rounded to 8 digits, as the devkit does."""
-    return np.asarray(np.round(savgol_filter(values, window, order, deriv=derivative, delta=DT), 8))
+    """Filtered and rounded to 8 digits, as the devkit does. values: (k, 41)."""
+    filtered = np.einsum("ij,kj->ki", _filter(window, order, derivative), values)
+    return np.asarray(np.round(filtered, 8))
 
 
 def _below(values: Array, bound: float) -> Bools:

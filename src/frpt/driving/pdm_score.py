@@ -20,7 +20,7 @@ from frpt.driving.polygons import Array, along
 from frpt.driving.scene import Scene
 
 SCORES = ("NC", "DAC", "EP", "TTC", "C", "DDC", "PDMS")
-CHUNK = 128  # plans at once; more take no less time each and more memory (benchmarks/driving.py)
+CHUNK = 256  # plans at once; 1024 take as long each, 64 half as long again (benchmarks/driving.py)
 
 
 def score(scene: Scene, poses: Any, jerk: Jerk = "devkit") -> dict[str, Array]:
@@ -58,7 +58,7 @@ def score(scene: Scene, poses: Any, jerk: Jerk = "devkit") -> dict[str, Array]:
         ... })
         >>> slower = 0.75 * scene.reference
         >>> {name: float(value[0].round(2)) for name, value in frpt.driving.score(scene, slower).items()}
-        {'NC': 1.0, 'DAC': 1.0, 'EP': 0.83, 'TTC': 1.0, 'C': 1.0, 'DDC': 1.0, 'PDMS': 0.93}
+        {'NC': 1.0, 'DAC': 1.0, 'EP': 0.82, 'TTC': 1.0, 'C': 1.0, 'DDC': 1.0, 'PDMS': 0.92}
     """
     checked = plans(poses)
     parts = [_chunk(scene, checked[i : i + CHUNK], jerk) for i in range(0, max(len(checked), 1), CHUNK)]

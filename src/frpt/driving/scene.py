@@ -137,7 +137,7 @@ class Scene:
         object.__setattr__(self, "centre_line", _array("the centre line", self.centre_line, (None, 2)))
         for name in ("route", "areas", "objects"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        lanes = {area.name for area in self.areas if area.kind == "lane"}
+        lanes = {area.name for area in self.kinds("lane")}
         if not lanes:
             raise SceneError("the scene has no lane; give at least one polygon of kind 'lane'")
         if not lanes & set(self.route):
@@ -147,6 +147,10 @@ class Scene:
             )
         if len(np.unique(self.centre_line, axis=0)) < 2:
             raise SceneError("the scene has no centre line; give at least two different points")
+
+    def kinds(self, *kinds: str) -> list[Area]:
+        """The areas of some kinds."""
+        return [area for area in self.areas if area.kind in kinds]
 
     @classmethod
     def from_dict(cls, scene: Mapping[str, Any]) -> Scene:

@@ -94,12 +94,12 @@ def refused(file: Path, error: OSError, size: int = 0) -> StoreError:
     """What the disk said, and that the work done so far is safe."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreError(
-            f"the disk is full: {file.name} ({size:,} bytes) could not be written to {str(file.parent)!r}. Every shard "
-            "finished so far is safe; free some space and make the same call again, it goes on from there."
+            f"the disk is full: {file.name} ({size:,} bytes) could not be written to {str(file.parent)!r}. What was "
+            "written before is safe; free some space and make the same call again."
         )
     return StoreError(
-        f"{str(file)!r} could not be written: {error.strerror or error}. Every shard finished so far is safe; "
-        "once the cause is gone, make the same call again, it goes on from there."
+        f"{str(file)!r} could not be written: {error.strerror or error}. What was written before is safe; "
+        "once the cause is gone, make the same call again."
     )
 
 

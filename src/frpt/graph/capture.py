@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram, ShapesCollection
+from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from frpt.common.batch_axis import BatchAxis
 from frpt.errors import CaptureError, EvalModeWarning, FrptError, InputError
@@ -236,19 +237,15 @@ def capture(model: nn.Module, inputs: Inputs, output: Picker = None) -> Captured
     """Capture ``model`` at ``inputs``, the batch dynamic where the model allows it. The model stays as it was."""
     example = inputs.repeated(2) if inputs.batch == 1 else inputs  # export takes a size of 1 for a constant
     with eval_mode(model), torch.no_grad():
-        program = _export(Picked(model, output), example, dynamic=True)
+        program = _export(Picked(model, output, example), example, dynamic=True)
         if program is not None and _is_dynamic(program, example):
             return Captured(model, program, example)
-        program = _export(Picked(model, output), inputs, dynamic=False)
+        program = _export(Picked(model, output, inputs), inputs, dynamic=False)
         assert program is not None
         return Captured(model, program, inputs)
 
 
 def _export(wrapped: Picked, inputs: Inputs, dynamic: bool) -> ExportedProgram | None:
-    shapes = ShapesCollection()
-    for t in inputs.tensors:
-        if dynamic and inputs.carries_batch(t):
-            shapes[t] = {0: Dim.AUTO}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch.export's own, about its internals
@@ -256,7 +253,7 @@ def _export(wrapped: Picked, inputs: Inputs, dynamic: bool) -> ExportedProgram |
                 wrapped,
                 inputs.args,
                 inputs.kwargs,
-                dynamic_shapes=shapes.dynamic_shapes(wrapped, inputs.args, inputs.kwargs) if dynamic else None,
+                dynamic_shapes=_batch_free(inputs) if dynamic else None,
                 strict=False,
             )
             decomposed: ExportedProgram = program.run_decompositions({})
@@ -267,6 +264,16 @@ def _export(wrapped: Picked, inputs: Inputs, dynamic: bool) -> ExportedProgram |
         if dynamic:
             return None  # the model may fix its batch size: tried again without a dynamic one, where errors are final
         _explain(wrapped, inputs, error)
+
+
+def _batch_free(inputs: Inputs) -> Any:
+    """What torch.export shall leave open: axis 0 of every tensor that carries the batch."""
+
+    def free(leaf: Any) -> dict[int, Any] | None:
+        return {0: Dim.AUTO} if isinstance(leaf, Tensor) and inputs.carries_batch(leaf) else None
+
+    args, kwargs = pytree.tree_map(free, (inputs.args, inputs.kwargs))
+    return {**{f"args_{i}": spec for i, spec in enumerate(args)}, **kwargs} if kwargs else {"args": args}
 
 
 def _explain(wrapped: Picked, inputs: Inputs, error: Exception) -> NoReturn:
@@ -303,7 +310,7 @@ def batch_symbol(value: Tensor) -> Any:
 
 
 def _leaves(inputs: Inputs) -> list[Any]:
-    return torch.utils._pytree.tree_leaves((inputs.args, inputs.kwargs))
+    return pytree.tree_leaves((inputs.args, inputs.kwargs))
 
 
 def is_float(node: Node) -> bool:

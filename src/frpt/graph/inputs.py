@@ -6,8 +6,9 @@ Every public call with inputs ``x`` makes an ``Inputs`` of them first.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, Signature
 from typing import Any
 
 import torch
@@ -136,16 +137,34 @@ class Inputs:
 
 
 class Picked(nn.Module):
-    """The user's model with one tensor picked from its output. Wraps, never changes, the model."""
+    """The user's model with one tensor picked from its output. Wraps, never changes, the model.
 
-    def __init__(self, model: nn.Module, output: Picker) -> None:
+    inputs: what it will be called with. Where some go by keyword, ``forward`` has a parameter for each: torch.export
+    leaves no size open in what a bare ``**kwargs`` takes.
+    """
+
+    def __init__(self, model: nn.Module, output: Picker, inputs: Inputs) -> None:
         super().__init__()
         self.training = False  # eval() would reach into the model
         self.model = model
         self.output = output
+        if inputs.kwargs:
+            self.forward = _with_parameters(self.forward, inputs)  # type: ignore[method-assign]
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         return pick(self.model(*args, **kwargs), self.output)
+
+
+def _with_parameters(forward: Callable[..., Tensor], inputs: Inputs) -> Callable[..., Tensor]:
+    """The same function, which says that it takes just these inputs."""
+
+    def named(*args: Any, **kwargs: Any) -> Tensor:
+        return forward(*args, **kwargs)
+
+    positional = [Parameter(f"args_{i}", Parameter.POSITIONAL_OR_KEYWORD) for i, _ in enumerate(inputs.args)]
+    keywords = [Parameter(name, Parameter.KEYWORD_ONLY) for name in inputs.kwargs]
+    named.__signature__ = Signature([*positional, *keywords])  # type: ignore[attr-defined]
+    return named
 
 
 def pick(out: Any, selector: Picker) -> Tensor:

@@ -88,8 +88,9 @@ class PlannerAgent(AbstractAgent):  # type: ignore[misc]
         self.backbone, self.checkpoint_path = backbone, checkpoint_path
         self.planner = planner(backbone)
         self.lr = lr
-        self.backbone_lr = backbone_lr or (BACKBONE_LR if start is None else lr)
-        self.weight_decay = weight_decay if weight_decay is not None else BASE_DECAY if start is None else POST_DECAY
+        usual_lr, usual_decay = (BACKBONE_LR, BASE_DECAY) if start is None else (lr, POST_DECAY)
+        self.backbone_lr = usual_lr if backbone_lr is None else backbone_lr
+        self.weight_decay = usual_decay if weight_decay is None else weight_decay
         self.target_name: str | None = None
         self.post: PostTraining | None = None
         if start is None or at is None:

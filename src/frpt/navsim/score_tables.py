@@ -5,6 +5,7 @@ Called by `frpt navsim compare`. The devkit is not needed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ METRICS = {
 """The paper's name of a metric → the devkit's, in a row for each scene."""
 _SECOND = ("lane_keeping", "traffic_light_compliance", "history_comfort", "two_frame_extended_comfort")
 """Metrics that version 2 of the devkit has, and 1.1 has not."""
+_TIME = re.compile(r"\d{4}(\.\d\d){5}")
 _AVERAGE = "average"
 """The devkit's last row."""
 
@@ -143,6 +145,9 @@ def compare_scores(files: Sequence[str | Path], *, seed: int = 0) -> ScoreCompar
 
 
 def _names(files: list[Path]) -> list[str]:
-    """What files are called: by their own name, by the whole path where that is not unique."""
-    stems = [file.stem for file in files]
-    return stems if len(set(stems)) == len(stems) else [str(file) for file in files]
+    """What runs are called: by the file, or by its experiment where the devkit named the file after the time of day.
+
+    By the whole path where that does not tell them apart.
+    """
+    short = [f.parents[1].name if _TIME.fullmatch(f.stem) and len(f.parents) > 2 else f.stem for f in files]
+    return short if len(set(short)) == len(short) else [str(file) for file in files]

@@ -138,14 +138,15 @@ def rotated(c: Curvature, pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, T
     full: Tensor | None = None
     for k, g in pairs:
         slopes = (g @ c.left).mT
-        if c.whole and k.shape[2] <= g.shape[3]:  # few positions: it is cheaper to turn the inputs
-            part, more = slopes @ (k @ c.right), None
+        if k.shape[2] <= g.shape[3]:  # few positions: it is cheaper to turn the inputs
+            part = slopes @ (k @ c.right)
+            more = part if c.whole else slopes @ k
         else:
             more = slopes @ k
             part = more @ c.right
         kept = part if kept is None else kept + part
         if not c.whole:
-            full = more if full is None else full + more  # type: ignore[operator]
+            full = more if full is None else full + more
     assert kept is not None
     return kept, full
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from frpt.common.text import html_table, table
 from frpt.files.digest import weights_of
-from frpt.graph.inputs import Inputs
+from frpt.graph.capture import eval_mode
+from frpt.graph.inputs import Inputs, Picker, pick
+from frpt.graph.names import OUTPUT
 from frpt.repairs.memory import Memory, Repaired, remember
 from frpt.repairs.patch import Patch
-from frpt.reverser import Layer, Reverser
+from frpt.repairs.ranking import outermost, output_first
+from frpt.reverser import Layer, Reverser, layer_names
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,16 @@ class Tried:
 class Kept:
     """Old samples that had no part in choosing the strength. right_before: how many were right.
 
-    broken, mended: rows of ``keep`` that were right and are wrong, or were wrong and are right.
+    broken, mended: rows of ``keep`` that were right and are wrong, or were wrong and are right. inputs, labels: all of
+    ``keep``, as they were given.
     """
 
     count: int
     right_before: int
     broken: Tensor
     mended: Tensor
+    inputs: Inputs = field(repr=False)
+    labels: Tensor = field(repr=False)
 
     def __str__(self) -> str:
         after = self.right_before - len(self.broken) + len(self.mended)
@@ -62,6 +69,47 @@ class Moved:
     deviation: float
     asked: float
     cosine: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation:
+    """Where the features of the fixed samples moved, against what reconstruction asks for; prints as a table.
+
+    samples: how many were fixed. rows: one for each layer; none where no sample was fixed.
+    """
+
+    samples: int
+    rows: tuple[Moved, ...]
+
+    def __iter__(self) -> Iterator[Moved]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        return self._title + ("\n" + table(_EXPLAINED, self._cells) if self.rows else "")
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title, _EXPLAINED, self._cells)
+
+    @property
+    def _title(self) -> str:
+        if not self.rows:
+            return "no sample was fixed: there is nothing to explain"
+        of = "1 fixed sample" if self.samples == 1 else f"{self.samples} fixed samples"
+        return f"features of {of}: how far they moved, beside how far their nearest target is"
+
+    @property
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [
+            (m.layer, f"{100 * m.deviation:.1f} %", f"{100 * m.asked:.1f} %", f"{m.cosine:+.2f}") for m in self.rows
+        ]
+
+
+_EXPLAINED = ("layer", "moved", "target", "cosine")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,21 +168,25 @@ class Fix:
         both = old.joined(more)
         return Memory(both.curvatures, both.weights, both.samples, both.task, old.scale, done)
 
-    def explain(self, at: Layer | Sequence[Layer]) -> list[Moved]:
+    def explain(self, at: Layer | Sequence[Layer] | None = None) -> Explanation:
         """Where the features of the fixed samples moved, against what reconstruction asks for.
 
         Args:
-            at: the layers, by name or as modules.
+            at: the layers, by name or as modules; by default the outermost modules that can be reconstructed.
 
         Returns:
-            One row for each layer.
+            One row for each layer: print it for a table.
+
+        Raises:
+            UnknownLayerError: for a layer that is not there.
         """
-        layers = [self.start.layer(one) for one in ([at] if isinstance(at, str | nn.Module) else at)]
+        if at is None:
+            at = [name for name in output_first(self.start, outermost(self.start)) if name != OUTPUT]
+        layers = layer_names(self.start.model, at)
         index = (self.fixed & ~self.right_before).nonzero().squeeze(1)
-        if len(index) == 0:
-            return []
-        some = self.inputs.taken(index)
-        x = some.given
+        if len(index) == 0 or not layers:
+            return Explanation(len(index), ())
+        x = self.inputs.taken(index).given
         targets = self.start.reconstruct(x, self.labels[index], at=layers)
         after, _ = self.start.on(self.model).values(x, layers)
         rows = []
@@ -144,9 +196,22 @@ class Fix:
             change, asked = axis.rows(after[layer]).double() - before, axis.rows(rec.target).double() - before
             size = torch.linalg.vector_norm(before, dim=1).clamp_min(1e-300)
             deviation = (torch.linalg.vector_norm(change, dim=1) / size).mean()
-            cosine = torch.nn.functional.cosine_similarity(change, asked, dim=1).mean()
+            cosine = F.cosine_similarity(change, asked, dim=1).mean()
             rows.append(Moved(layer, float(deviation), float(rec.deviation.mean()), float(cosine)))
-        return rows
+        return Explanation(len(index), tuple(rows))
+
+    def outputs(self, inputs: Inputs | None = None) -> tuple[Tensor, Tensor]:
+        """(before, after): what the network gave for some inputs, and what the repaired copy gives.
+
+        Args:
+            inputs: the samples of the repair by default.
+
+        Returns:
+            Two tensors as the network gives them.
+        """
+        inputs = self.inputs if inputs is None else inputs
+        before, after = (run(model, inputs, self.start.output) for model in (self.start.model, self.model))
+        return before, after
 
     def __str__(self) -> str:
         lines = [self._summary]
@@ -184,3 +249,15 @@ class Fix:
 
 
 _COLUMNS = ("parameter", "moved")
+
+
+def run(model: nn.Module, inputs: Inputs, output: Picker) -> Tensor:
+    """A model's output, run as its owner would, in parts."""
+    starts = range(0, inputs.batch, _TOGETHER)
+    parts = [inputs.part(i, min(i + _TOGETHER, inputs.batch)) for i in starts]
+    with eval_mode(model), torch.no_grad():
+        return torch.cat([pick(model(*part.args, **part.kwargs), output) for part in parts])
+
+
+_TOGETHER = 500
+"""Samples in a pass."""

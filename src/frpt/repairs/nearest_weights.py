@@ -122,6 +122,7 @@ class Problem:
         self.start = {m.name: working(m.matrix(self.present)) for m in maps}
         self.plain = {m.name: metric[m.name].to(self.start[m.name]) for m in maps}
         self.count = inputs.batch
+        self._levels = dict.fromkeys(self.start, 1.0)
 
     @cached_property
     def metric(self) -> dict[str, Curvature]:
@@ -131,16 +132,32 @@ class Problem:
         inputs leave free and is largest in the widest matrices, whose answers to two samples have least in common: left
         to themselves these learn the samples by heart.
         """
-        raised = {name: c.raised(self.options.raised) for name, c in self.plain.items()}
+        raised = self._raised
         if self.options.levelled == 0 or len(raised) == 1:
             return raised
-        gradients, _ = self._gradients(self.nothing)
-        trace = {m.name: self._trace(gradients, m, raised[m.name]) for m in self.maps}
+        gradients, _, grams = self._first
+        trace = {
+            m.name: self._trace(gradients, m, raised[m.name]) if grams is None else float(grams[m.name].trace())
+            for m in self.maps
+        }
         share = {name: max(d, 1e-12 * sum(trace.values())) ** self.options.levelled for name, d in trace.items()}
         level = sum(trace[name] / share[name] for name in trace) / (sum(trace.values()) or 1.0)
         if not level > 0:
             return raised
-        return {name: c.scaled(level * share[name]) for name, c in raised.items()}
+        self._levels = {name: level * share[name] for name in trace}
+        return {name: c.scaled(self._levels[name]) for name, c in raised.items()}
+
+    @cached_property
+    def _raised(self) -> dict[str, Curvature]:
+        return {name: c.raised(self.options.raised) for name, c in self.plain.items()}
+
+    @cached_property
+    def _first(self) -> tuple[Gradients, Tensor, dict[str, Tensor] | None]:
+        """(rows, s, K_l of every weight in the raised metric where K is formed) of the present weights."""
+        gradients, s = self._gradients(self.nothing)
+        if len(s) > self.options.dense:
+            return gradients, s, None
+        return gradients, s, {m.name: self._gram(gradients, m, self._raised[m.name], len(s)) for m in self.maps}
 
     @property
     def nothing(self) -> dict[str, Tensor]:
@@ -223,11 +240,17 @@ class Problem:
 
     def _linear(self, change: Mapping[str, Tensor]) -> _Linear:
         """The rows at a change of the weights, and K where it is formed."""
-        gradients, s = self._gradients(change)
+        metric = self.metric
+        if any(bool(D.any()) for D in change.values()):
+            gradients, s = self._gradients(change)
+            dense = len(s) <= self.options.dense
+            grams = [self._gram(gradients, m, metric[m.name], len(s)) for m in self.maps] if dense else None
+        else:
+            gradients, s, known = self._first
+            grams = None if known is None else [K / self._levels[name] for name, K in known.items()]
         moved = sum((gradients.along(m, change[m.name]) for m in self.maps), torch.zeros_like(s))
         _, slope, curvature = self._loss(s)
-        gram = self._gram(gradients, len(s)) if len(s) <= self.options.dense else None
-        return _Linear(gradients, moved, slope, curvature, gram)
+        return _Linear(gradients, moved, slope, curvature, None if grams is None else torch.stack(grams).sum(0))
 
     def _step(
         self, linear: _Linear, change: Mapping[str, Tensor], strength: float, held: int
@@ -303,22 +326,20 @@ class Problem:
         parts = held if used <= self.options.held else Again(made)
         return Gradients(self.captured, parts), torch.cat(leads)
 
-    def _gram(self, gradients: Gradients, count: int) -> Tensor:
-        """K = P F⁻¹ Pᵀ: (N, N), in double."""
+    def _gram(self, gradients: Gradients, m: WeightMap, metric: Curvature, count: int) -> Tensor:
+        """K_l = P_l F_l⁻¹ P_lᵀ of one weight: (N, N), in double."""
         K = torch.zeros(count, count, dtype=torch.float64, device=self.labels.device)
-        for m in self.maps:
-            metric = self.metric[m.name]
-            size = max(1, self.options.budget // (4 * count * m.groups * m.inputs))
-            for first in range(0, m.outputs, size):
-                part = slice(first, first + size)
-                kept, full = self._rows(gradients, m, metric, part)
-                if full is None:
-                    P = (kept / metric.power[:, part].sqrt()).flatten(1)
-                    K += (P @ P.T).double()
-                else:
-                    P = (full / metric.rest[:, part].sqrt()).flatten(1)
-                    less = (1 / metric.power[:, part] - 1 / metric.rest[:, part]) * kept
-                    K += (P @ P.T).double() + (less.flatten(1) @ kept.flatten(1).T).double()
+        size = max(1, self.options.budget // (4 * count * m.groups * m.inputs))
+        for first in range(0, m.outputs, size):
+            part = slice(first, first + size)
+            kept, full = self._rows(gradients, m, metric, part)
+            if full is None:
+                P = (kept / metric.power[:, part].sqrt()).flatten(1)
+                K += (P @ P.T).double()
+            else:
+                P = (full / metric.rest[:, part].sqrt()).flatten(1)
+                less = (1 / metric.power[:, part] - 1 / metric.rest[:, part]) * kept
+                K += (P @ P.T).double() + (less.flatten(1) @ kept.flatten(1).T).double()
         return K
 
     def _trace(self, gradients: Gradients, m: WeightMap, metric: Curvature) -> float:

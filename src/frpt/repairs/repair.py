@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,15 @@ from torch import Tensor, nn
 from frpt.embed import as_labels
 from frpt.errors import InputError, LabelError, OptionError
 from frpt.graph.capture import Captured, eval_mode
-from frpt.graph.inputs import InputLike, Inputs, Picker, pick
+from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.repairs.controls import DESCENTS, Control, Method
-from frpt.repairs.fix import Fix, Kept, Tried
+from frpt.repairs.fix import Fix, Kept, Tried, run
 from frpt.repairs.memory import Memory, Task, captured_graph, remember
 from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Weights
 from frpt.repairs.notes import notes_on
 from frpt.repairs.patch import Patch
-from frpt.repairs.weight_maps import chosen, weight_maps
+from frpt.repairs.ranking import most_faulty
+from frpt.repairs.weight_maps import WeightMap, chosen, weight_maps
 from frpt.reverser import Reverser, make_reverser
 
 _UNWORTHY = (
@@ -67,7 +68,7 @@ def repair(
     keep: tuple[Any, Any] | None = None,
     method: Method = "nearest",
     old: InputLike | None = None,
-    modules: Sequence[str] | None = None,
+    modules: Sequence[str] | Literal["auto"] | None = None,
     loss: Loss | None = None,
     margin: float | None = None,
     strength: float | None = None,
@@ -87,7 +88,8 @@ def repair(
         method: "nearest", the nearest weights; or a control to compare it with: "finetune" on the samples alone, "ewc"
             (a diagonal metric), "replay" (old inputs, distilled). ``budget`` is of the nearest weights only.
         old: old inputs without labels, for "replay"; by default the half of ``keep`` that chooses the strength.
-        modules: names of the modules whose weights may move; all linear maps and convolutions by default.
+        modules: names of the modules whose weights may move; all linear maps and convolutions by default. "auto": those
+            of the one layer that the diagnosis's fault ranking names, by these samples and half of ``keep``.
         loss: "hinge", which asks for a lead and no more, or "logistic", which goes on pushing and breaks more. By
             default hinge for the nearest weights, and for the controls logistic, which is the cross-entropy.
         margin: the lead the hinge asks for; 0.1 by default.
@@ -127,13 +129,15 @@ def repair(
         memory = remember(rev, keep[0], task=_task(as_labels(y)), seed=seed, progress=False)
     memory.check(rev.model)
     captured = captured_graph(rev)
-    maps = chosen(weight_maps(captured)[0], modules)
     usual: Loss = NearestWeights.loss if method == "nearest" else "logistic"
-    solver = NearestWeights(loss=loss or usual, margin=NearestWeights.margin if margin is None else margin)
+    solver = NearestWeights(
+        loss=loss or usual, margin=NearestWeights.margin if margin is None else _positive("margin", margin)
+    )
     choice = _choice(method, memory.task, strength, budget)
     with eval_mode(rev.model):
         before = _outputs(captured, inputs)
         labels = _labels(before, as_labels(y), memory)
+        maps, where = _movable(rev, captured, modules, inputs, labels, keep, seed)
         samples = _with_earlier(inputs, labels, memory)
         if method == "nearest":
             problem = Problem(captured, maps, memory.curvatures, *samples, solver)
@@ -149,7 +153,7 @@ def repair(
     repaired = copy.deepcopy(rev.model)
     if best is not None:
         _set(repaired, captured, problem, best.weights)
-    fixed = problem.met(_run(rev, repaired, problem.inputs))
+    fixed = problem.met(run(repaired, problem.inputs, rev.output))
     if int(fixed.sum()) < int(right.sum()):  # rounding: never worse than before
         best, repaired, fixed = None, copy.deepcopy(rev.model), right
     cost = 0.0 if best is None else best.kl
@@ -167,6 +171,7 @@ def repair(
         notes=notes_on(
             inputs, labels, before, right[: inputs.batch], fixed[: inputs.batch], choice.budget, memory.samples
         )
+        + where
         + (_UNWORTHY if best is None and held is not None and tried else ()),
         curve=tuple(Tried(t.strength, float(t.weights.met.double().mean()), t.kl, t.broken) for t in tried),
         kept=kept,
@@ -176,6 +181,29 @@ def repair(
         memory_before=memory,
         method=method,
     )
+
+
+def _movable(
+    rev: Reverser,
+    captured: Captured,
+    modules: Sequence[str] | Literal["auto"] | None,
+    inputs: Inputs,
+    labels: Tensor,
+    keep: tuple[Any, Any] | None,
+    seed: int,
+) -> tuple[list[WeightMap], tuple[str, ...]]:
+    """(the weights that may move, what is to be said of their choice)."""
+    maps = weight_maps(captured)[0]
+    if modules != "auto":
+        return chosen(maps, [modules] if isinstance(modules, str) else modules), ()
+    if keep is not None:  # the half that chooses
+        old, known = Inputs.of(keep[0]), as_labels(keep[1]).to(labels)
+        rows = torch.arange(0, old.batch, 2)
+        inputs, labels = inputs.joined(old.taken(rows)), torch.cat([labels, known[rows.to(known.device)]])
+    named = most_faulty(rev, inputs, labels, [m.name for m in maps], seed)
+    if named is None:
+        return maps, ("modules='auto': refitting no layer alone helps held-out samples, so all weights may move",)
+    return [m for m in maps if m.name in named.weights], (str(named),)
 
 
 def _choice(method: Method, task: Task, strength: float | None, budget: float | None) -> Strengths:
@@ -233,7 +261,10 @@ class _Held:
         before = self.before[~self.chooses]
         broken, mended = before & ~after, ~before & after
         rows = (~self.chooses).nonzero().squeeze(1)
-        return Kept(len(before), int(before.sum()), rows[broken.cpu()], rows[mended.cpu()])
+        return Kept(
+            len(before), int(before.sum()), rows[broken.cpu()], rows[mended.cpu()], self.problem.inputs,
+            self.problem.labels,
+        )  # fmt: skip
 
 
 def _tried(problem: Problem, choice: Strengths, held: _Held | None, right: Tensor, scale: float) -> list[_Attempt]:
@@ -267,9 +298,9 @@ def _best(tried: Sequence[_Attempt], choice: Strengths, held: bool, right: Tenso
 
     def worth(attempt: _Attempt) -> float:
         gained = float(attempt.weights.met.double().mean() - right.double().mean())
-        return gained - (choice.worth * attempt.broken if held else 0.0)
+        return gained - (choice.worth * attempt.broken if held and not single else 0.0)
 
-    single = len(choice.ladder) == 1  # a strength that was asked for is not judged by the budget
+    single = len(choice.ladder) == 1  # a strength that was asked for is judged by what it fixes alone
     allowed = [a for a in tried if single or a.kl <= choice.budget]
     best = max(allowed, key=worth, default=None)
     return best if best is not None and worth(best) > 0 else None
@@ -318,12 +349,6 @@ def _outputs(captured: Captured, inputs: Inputs) -> Tensor:
     if not bool(torch.isfinite(out).all()):
         raise InputError("the network's output is NaN or infinite for some of the samples")
     return out
-
-
-def _run(rev: Reverser, model: nn.Module, inputs: Inputs) -> Tensor:
-    """The repaired model itself, run as its owner would."""
-    with eval_mode(model), torch.no_grad():
-        return pick(model(*inputs.args, **inputs.kwargs), rev.output)
 
 
 def _set(model: nn.Module, captured: Captured, problem: Problem, weights: Weights) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,18 +15,15 @@ from torch import Tensor, nn
 from frpt.common.text import html_table, table
 from frpt.embed import as_labels
 from frpt.errors import LabelError, OptionError
-from frpt.graph.capture import eval_mode
-from frpt.graph.inputs import InputLike, Inputs, Picker, pick
+from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.repairs.controls import Method
+from frpt.repairs.fix import run
 from frpt.repairs.memory import Memory
 from frpt.repairs.repair import repair
 from frpt.reverser import Reverser, make_reverser
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_TOGETHER = 500
-"""Samples in a pass that counts right ones."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ def compare_repairs(
     kind: tuple[Any, Any] | None = None,
     methods: Sequence[Method] = ("nearest", "replay", "ewc", "finetune"),
     seeds: Iterable[int] = (0,),
-    modules: Sequence[str] | None = None,
+    modules: Sequence[str] | Literal["auto"] | None = None,
     output: Picker = None,
 ) -> RepairComparison:
     """Repair the same samples in several ways, and count what each fixes, breaks and takes.
@@ -147,7 +144,7 @@ def compare_repairs(
         kind: held-out samples (inputs, class ids) like the failing ones.
         methods: which to compare; ``frpt.repair`` says what they are.
         seeds: each method runs once with each; of the nearest weights the seed changes nothing.
-        modules: names of the modules whose weights may move; all linear maps and convolutions by default.
+        modules: names of the modules whose weights may move, or "auto", as ``frpt.repair`` takes them.
         output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
 
     Returns:
@@ -224,12 +221,7 @@ def _halves(inputs: Inputs, labels: Tensor) -> tuple[Inputs, _Samples]:
 def _right(rev: Reverser, model: nn.Module, samples: _Samples) -> Tensor:
     """(N,) bool."""
     inputs, labels = samples
-    found = []
-    with eval_mode(model), torch.no_grad():
-        for i in range(0, inputs.batch, _TOGETHER):
-            part = inputs.part(i, min(i + _TOGETHER, inputs.batch))
-            found.append(pick(model(*part.args, **part.kwargs), rev.output).argmax(1).cpu())
-    return torch.cat(found) == labels.cpu()
+    return run(model, inputs, rev.output).argmax(1).cpu() == labels.cpu()
 
 
 def _percent(right: Tensor) -> float:

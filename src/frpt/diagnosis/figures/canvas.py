@@ -14,6 +14,7 @@ from typing import Any, ParamSpec
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
@@ -67,6 +68,15 @@ def check_format(path: str | Path) -> None:
 def sheet(width: float, height: float) -> Figure:
     """An empty figure, inches. It belongs to no window and no global state."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def pixels(figure: Figure) -> Array:
+    """A figure as it would be shown, (h, w, 3) uint8."""
+    if not isinstance(figure, Figure):
+        raise OptionError(f"a picture of a sample must be a matplotlib figure, got {type(figure).__name__}")
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.array(canvas.buffer_rgba())[..., :3]
 
 
 def short(name: str, most: int) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from frpt.diagnosis.findings import Array, Findings, LayerFinding, PairFinding
+from frpt.diagnosis.findings import Array, Findings, LayerFinding, PairFinding, drawn_at
 from frpt.diagnosis.report.page_tables import worst_classes
-from frpt.diagnosis.report.pictures import TOP, inputs, responses, shrink
+from frpt.diagnosis.report.pictures import TOP, drawings, inputs, responses, shrink
 from frpt.diagnosis.report.words import class_name
 
 HEAT_CLASSES = 30  # classes in the map of layers and classes
@@ -41,6 +41,7 @@ def content(d: Findings) -> dict[str, Any]:
         "confusion": d.confusion if 0 < len(d.class_names) <= CONFUSION_CLASSES else None,
         "pairs": [_pair(p) for p in d.pairs[:PAIRS]],
         "gallery": _gallery(d),
+        "drawnAt": drawn_at(d.ranking),
     }
 
 
@@ -95,6 +96,7 @@ def _gallery(d: Findings) -> list[dict[str, Any]]:
             "deviation": s.deviation,
             "closed": s.closed,
             "responses": maps,
+            "drawing": drawing,
         }
-        for s, image, maps in zip(gallery, inputs(gallery), responses(gallery), strict=True)
+        for s, image, maps, drawing in zip(gallery, inputs(gallery), responses(gallery), drawings(gallery), strict=True)
     ]

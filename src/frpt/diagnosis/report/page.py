@@ -17,30 +17,39 @@ from markupsafe import Markup
 from frpt.diagnosis.findings import Findings
 from frpt.diagnosis.report.content import CHOICES, CONFUSION_CLASSES, HEAT_CLASSES, PAIRS, SPECIMENS, content
 from frpt.diagnosis.report.page_tables import classes_table, layers_table, samples_table, units_table
+from frpt.diagnosis.report.repair_part import RepairPart, repair_part
 from frpt.diagnosis.report.runs import Run, RunSection, sections
 from frpt.diagnosis.report.verdict import about_targets, verdict
 from frpt.diagnosis.report.words import safe_json
 from frpt.errors import OptionError, StoreError
 from frpt.files.atomic import write_atomic
+from frpt.repairs.fix import Fix
 
-_SCRIPTS = ("base", "tables", "plots", "grids", "gallery", "runs", "views")
+_SCRIPTS = ("base", "tables", "plots", "grids", "gallery", "repair", "runs", "views")
 
 
 def to_html(
-    diagnosis: Findings, path: str | Path, *, title: str | None = None, results: Sequence[Run] = ()
-) -> Path:  # fmt: skip
+    diagnosis: Findings,
+    path: str | Path,
+    *,
+    title: str | None = None,
+    results: Sequence[Run] = (),
+    repair: Fix | None = None,
+) -> Path:
     """Write a diagnosis as one page that needs no network, and return where it is.
 
     results: what ``frpt.compare`` and ``frpt.post_train`` return, and trajectories, to be shown on the same page.
+    repair: what ``frpt.repair`` returned, to be shown there too.
     """
     file = Path(path)
     runs = sections(results)
-    page = render(diagnosis, title or f"Diagnosis of {diagnosis.model}", runs)
+    mended = None if repair is None else repair_part(diagnosis, repair)
+    page = render(diagnosis, title or f"Diagnosis of {diagnosis.model}", runs, mended)
     _write(file, page.encode("utf-8", errors="replace"))
     return file
 
 
-def render(d: Findings, title: str, runs: Sequence[RunSection] = ()) -> str:
+def render(d: Findings, title: str, runs: Sequence[RunSection] = (), repair: RepairPart | None = None) -> str:
     """The page's text. All values are escaped by the template; data for the script are one JSON block."""
     environment = Environment(
         loader=PackageLoader("frpt.diagnosis.report", "assets"),
@@ -62,7 +71,10 @@ def render(d: Findings, title: str, runs: Sequence[RunSection] = ()) -> str:
         targets=about_targets(d),
         tables=tables,
         runs=runs,
-        data=Markup(safe_json({**content(d), "runs": [b.data for b in runs]})),
+        repair=repair,
+        data=Markup(
+            safe_json({**content(d), "runs": [b.data for b in runs], "repair": None if repair is None else repair.data})
+        ),
         style=Markup(_asset("style.css")),
         script=Markup(script),
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{hashed}'; "

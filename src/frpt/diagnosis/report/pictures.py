@@ -1,6 +1,6 @@
 """Inputs as small pictures and response maps as bytes, within a budget for the whole page. Called by ``content.py``.
 
-Sizes are tried from the largest down until all fit; base64 adds a third, so the two budgets keep a page below 15 MB.
+Sizes are tried from the largest down until all fit; base64 adds a third, so the budgets keep a page below 15 MB.
 """
 
 from __future__ import annotations
@@ -16,25 +16,52 @@ from PIL import Image
 
 from frpt.diagnosis.findings import Array, Response, Specimen
 
-PICTURES = 4_500_000  # bytes for all inputs together
+PICTURES = 4_500_000  # bytes for all inputs of the gallery together
 MAPS = 4_500_000  # bytes for all response maps together
+DRAWINGS = 1_500_000  # bytes for all drawings together
 TOP = 16  # channels shown of a vector
 
 _LOSSLESS = 64  # pixels along the longer side up to which a picture is kept as PNG: JPEG blurs small ones
 _SIDES = (256, 192, 160, 128, 96, 64, 48, 32, 24, 16)  # sides of pictures to try
+_DRAWN = (480, 400, 320, 256, 192, 128, 96)  # sides of drawings to try
 _CELLS = (32, 24, 16, 12, 8, 6, 4)  # sides of maps to try
 
 
 def inputs(gallery: Sequence[Specimen]) -> list[dict[str, Any] | None]:
-    """A data URL and the original size for every input; the largest side that keeps all of them in the budget."""
+    """The inputs of the gallery, as ``encoded`` makes them."""
+    return encoded([s.image for s in gallery], PICTURES)
+
+
+def encoded(images: Sequence[Array | None], budget: int) -> list[dict[str, Any] | None]:
+    """A data URL and the original size for every image; the largest side that keeps all of them in the budget."""
     for side in _SIDES:
-        encoded = [None if s.image is None else picture(s.image, side) for s in gallery]
-        if sum(len(p[1]) for p in encoded if p is not None) <= PICTURES:
+        found = [None if image is None else picture(image, side) for image in images]
+        if sum(len(p[1]) for p in found if p is not None) <= budget:
             break
     return [
-        None if p is None or s.image is None else {"url": _url(*p), "size": s.image.shape[:2]}
-        for p, s in zip(encoded, gallery, strict=True)
+        None if p is None or image is None else {"url": _url(*p), "size": image.shape[:2]}
+        for p, image in zip(found, images, strict=True)
     ]
+
+
+def drawings(gallery: Sequence[Specimen]) -> list[dict[str, Any] | None]:
+    """The same for what was drawn of samples: flat colours and sharp lines, so that all are PNG."""
+    for side in _DRAWN:
+        encoded = [None if s.drawing is None else _drawing(s.drawing, side) for s in gallery]
+        if sum(len(data) for data in encoded if data is not None) <= DRAWINGS:
+            break
+    return [
+        None if data is None or s.drawing is None else {"url": _url("image/png", data), "size": s.drawing.shape[:2]}
+        for data, s in zip(encoded, gallery, strict=True)
+    ]
+
+
+def _drawing(image: Array, side: int) -> bytes:
+    shown = Image.fromarray(np.ascontiguousarray(image, dtype=np.uint8))
+    shown.thumbnail((side, side), Image.Resampling.LANCZOS)
+    stream = io.BytesIO()
+    shown.save(stream, "PNG", optimize=True)
+    return stream.getvalue()
 
 
 def responses(gallery: Sequence[Specimen]) -> list[dict[str, dict[str, Any]]]:

@@ -62,6 +62,15 @@ function vectorPanel(response, k, name) {
   return box;
 }
 
+function drawingPanel(sample) {
+  const [height, width] = sample.drawing.size;
+  const from = data.drawnAt ? `; after: the network run on from the target of ${data.drawnAt}` : "";
+  const image = el("img", { src: sample.drawing.url, width, height, alt: `Output before, target and output after of sample ${sample.index}` });
+  const box = panel("Outputs", `before: what the network says; target: the label${from}`, image);
+  box.classList.add("drawing");
+  return box;
+}
+
 let shownSample = 0; // counts redraws, so that a picture that arrives late is not drawn over a newer one
 
 async function showSample() {
@@ -104,6 +113,7 @@ function drawPanels(host, sample, response, image, name) {
     unpack(response).forEach((values, k) => {
       found.push(panel(PANELS[k], PANEL_NOTES[k], canvas(`${PANELS[k]} response at ${name}: ${PANEL_NOTES[k]}`, values)));
     });
+  if (sample.drawing) found.push(drawingPanel(sample));
   host.classList.toggle("vectors", vector);
   host.replaceChildren(...found);
   byId("map-controls").hidden = !response || vector;

@@ -135,6 +135,7 @@ heatMap();
 channels();
 confusions();
 setUpGallery();
+setUpRepair();
 setUpRuns();
 setUpTables();
 appearance();

@@ -8,7 +8,7 @@ another layer only in part. For each layer, from the same start, Gauss–Newton 
 
 by a few steps of conjugate gradients on half of the samples; what counts is the loss of the other half, which also says
 when to stop. J Δ is a difference of two forward passes, Jᵀ a backward pass; both start at the layer before.
-Called by ``examination.py``.
+Called by ``frpt.diagnosis``, which ranks layers by it, and by ``frpt.repair(modules="auto")``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Node
 
+from frpt.datasets.labelled import spread
 from frpt.embed import class_dim
+from frpt.errors import FrptError, OptionError
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import Inputs
 from frpt.graph.names import OUTPUT
@@ -47,9 +49,90 @@ _LENGTHS = (1.0, 0.5)
 # Of a step, those that are tried. The full one alone: 12 of 12, 0.63 of the loss as well.
 _APART = 1e-3
 # Change of the weights, relative to their norm, that derivatives are taken from. Half and double: no change.
+_MOST = 12
+# Layers looked at where the user names none: as many rows as a figure shows well; a choice, not measured.
+_LEAST = 2
+# Modules that a level of nesting has to have for its modules to be these layers.
+_BATCH = 64
+# Samples in a pass of ``most_faulty``; changes no result.
 
 Weights = dict[str, Tensor]
 Batches = Sequence[tuple[Any, Tensor]]
+
+
+def outermost(rev: Reverser) -> list[str]:
+    """Modules at the first level of nesting with at least two that can be walked back to; at most twelve of them."""
+    modules = {name for name, _ in rev.model.named_modules() if name}
+    names = [name for name in rev.layers if name in modules]
+    reachable: list[str] = []
+    for level in range(1, 1 + max((name.count(".") + 1 for name in names), default=0)):
+        reachable = [name for name in names if name.count(".") + 1 == level and _reachable(rev, name)]
+        if len(reachable) >= _LEAST:
+            break
+    return [reachable[i] for i in spread(len(reachable), _MOST)] if reachable else []
+
+
+def output_first(rev: Reverser, names: Iterable[str]) -> list[str]:
+    """The output and these layers, ordered by how far each is from the output; names of the output itself left out."""
+    ordered = sorted(dict.fromkeys([OUTPUT, *names]), key=lambda name: len(rev.plan(name)))
+    return [name for name in ordered if name == OUTPUT or len(rev.plan(name))]
+
+
+def _reachable(rev: Reverser, name: str) -> bool:
+    """Whether there is a way back to a layer, with samples to tell apart."""
+    try:
+        rev.batch_axis(name)
+        return len(rev.plan(name)) > 0
+    except FrptError:
+        return False
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """The layer whose refit takes back the largest share of the loss. weights: its own, by name."""
+
+    layer: str
+    share: float
+    weights: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"modules='auto': refitting {self.layer} alone takes back {100 * self.share:.0f} % of the loss on held-out "
+            f"samples, the most of any layer; only its weights may move ({', '.join(self.weights)})"
+        )
+
+
+def most_faulty(rev: Reverser, inputs: Inputs, labels: Tensor, movable: Sequence[str], seed: int) -> Faulty | None:
+    """The layer to blame among the outermost modules and the output; None where refitting none of them helps.
+
+    Half of the samples refit, the others judge. movable: weights that a repair can move; layers without one are not
+    looked for.
+    """
+    if inputs.batch < 2:
+        raise OptionError(
+            "modules='auto' refits layers on half of the samples and judges them by the others: pass at least two "
+            "failing samples, or some old ones as keep="
+        )
+    layers = output_first(rev, outermost(rev))
+    own = {layer: tuple(n for n in names if n in set(movable)) for layer, names in own_weights(rev, layers).items()}
+    some = torch.randperm(inputs.batch, generator=torch.Generator().manual_seed(seed))[:SAMPLES]
+    half = len(some) // 2
+    fitted, held = (
+        [(inputs.taken(rows).given, labels[rows.to(labels.device)]) for rows in part.split(_BATCH)]
+        for part in (some[:half], some[half:])
+    )
+    faults = refit(rev, fitted, held, layers)
+    best = max((layer for layer in layers if own[layer]), key=lambda layer: faults[layer], default=None)
+    return None if best is None or faults[best] <= 0 else Faulty(best, faults[best], own[best])
+
+
+def own_weights(rev: Reverser, layers: Sequence[str]) -> dict[str, list[str]]:
+    """Layer → the parameters and buffers its value depends on and the next layer's does not. layers: output first."""
+    found = {}
+    for i, layer in enumerate(layers):
+        behind = set(rev.upstream(layers[i + 1])) if i + 1 < len(layers) else set()
+        found[layer] = [n for n in rev.upstream(layer) if n not in behind]
+    return found
 
 
 def refit(rev: Reverser, fitted: Batches, held: Batches, layers: Sequence[str]) -> dict[str, float]:
@@ -59,11 +142,11 @@ def refit(rev: Reverser, fitted: Batches, held: Batches, layers: Sequence[str]) 
     depends on and the next layer's does not.
     """
     faults: dict[str, float] = {}
+    names_of = own_weights(rev, layers)
     with eval_mode(rev.model):
         for i, layer in enumerate(layers):
             before = layers[i + 1] if i + 1 < len(layers) else None
-            behind = set() if before is None else set(rev.upstream(before))
-            names = [n for n in rev.upstream(layer) if n not in behind]
+            names = set(names_of[layer])
             own = {n: p.detach() for n, p in rev.model.named_parameters() if n in names and p.is_floating_point()}
             faults[layer] = _Part(rev, before, fitted, held).taken_back(own) if own else 0.0
     return faults

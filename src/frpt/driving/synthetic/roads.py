@@ -96,7 +96,10 @@ def line_of(curvature: Array, heading: float, left: float) -> Line:
 
 
 def bent(begin: float, ramp: float, angle: float, radius: float) -> Array:
-    """The curvature of a line that turns by an angle (to the left) around a radius, with ramps before and after."""
+    """The curvature of a line that turns by an angle (to the left) around a radius, with a ramp before and after.
+
+    It turns by ramp/radius at least, where the angle is smaller than that.
+    """
     s = np.arange(BEGIN, END + STEP / 2, STEP)
     arc = max(abs(angle) * radius - ramp, 0.0)  # a ramp turns by half of what its length would at the full curvature
     corners = np.cumsum([begin, ramp, arc, ramp])

@@ -1,6 +1,6 @@
 """Synthetic driving scenes: road, traffic and a driver's plan, drawn from (seed, index) and kept if the score is good.
 
-``DrivingData`` calls ``make_scene``; users may, too. Ranges are those of town streets; none was tuned to a result.
+Users call ``make_scene``, ``DrivingData`` what it is made of. Ranges are those of town streets, tuned to no result.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 
 from frpt.driving.areas import EGO_WIDTH
 from frpt.driving.dynamics import DT
-from frpt.driving.expert import FRONT, REAR, Actor, Driver, allowed, expert_plan, pull
 from frpt.driving.pdm_score import score
-from frpt.driving.roads import BEGIN, END, STEP, Lane, Line, Road, bent, block, line_of, strip
 from frpt.driving.scene import OBJECT_POSES, Area, Array, Scene, SceneObject
+from frpt.driving.synthetic.expert import FRONT, REAR, Actor, Driver, allowed, expert_plan, pull
+from frpt.driving.synthetic.roads import BEGIN, END, STEP, Lane, Line, Road, bent, block, line_of, strip
 from frpt.errors import OptionError, SceneError
 
 GOOD = 0.9
 """The driver's plan has to score this much, by the definition of the set."""
 TRIES = 200
-"""Scenes drawn for an index before giving up; about four in five are good (tests/driving/test_making.py)."""
+"""Scenes drawn for an index before giving up; about four in five are good (tests/driving/synthetic/test_making.py)."""
 DRIVER = Driver()
 TIMES: Array = np.linspace(0, DT * (OBJECT_POSES - 1), OBJECT_POSES)
 LANES = (
@@ -121,7 +121,6 @@ def _drawn(seed: int, index: int, number: int) -> Drawn:
     speed = cap * float(rng.uniform(0.75, 1.0) if rng.random() < 0.75 else rng.uniform(0.2, 0.75))
     traffic = Traffic(rng, road, speed)
     traffic.draw()
-    speed = traffic.speed
     gap, closing = traffic.lead()
     pulled = pull(speed, cap, gap, closing, DRIVER) * rng.uniform(0.5, 1.0) + rng.normal(0, 0.1)
     order = rng.permutation(len(traffic.actors))

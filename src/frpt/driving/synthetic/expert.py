@@ -15,8 +15,8 @@ import numpy as np
 
 from frpt.driving.areas import EGO_LENGTH, EGO_WIDTH, REAR_AXLE_TO_CENTRE
 from frpt.driving.dynamics import DT, POSE_STEPS, STEPS
-from frpt.driving.roads import Line
 from frpt.driving.scene import Array
+from frpt.driving.synthetic.roads import Line
 
 FRONT, REAR = EGO_LENGTH / 2 + REAR_AXLE_TO_CENTRE, EGO_LENGTH / 2 - REAR_AXLE_TO_CENTRE
 """Metres that ego reaches before and behind its rear axle."""

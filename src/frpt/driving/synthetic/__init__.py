@@ -1,0 +1,1 @@
+"""Synthetic scenes to train planners on: roads, traffic, a driver, a camera, the data set."""

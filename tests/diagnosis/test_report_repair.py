@@ -1,0 +1,103 @@
+"""The repair's part of the report: its numbers are the repair's, in the text and in headless Chromium."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from playwright.sync_api import Browser, expect
+
+from frpt.diagnosis.report.repair_part import PICTURES, repair_part
+from frpt.errors import OptionError
+from frpt.repairs import remember, repair
+from tests.diagnosis import made
+from tests.diagnosis.browser import MISSING, opened
+from tests.diagnosis.test_report import EVIL, Page
+from tests.diagnosis.test_report_reading import NAMES, USE
+
+
+def test_what_it_says_is_what_the_repair_did() -> None:
+    fix, d = made.fix(), made.diagnosis(model="Tiny")
+    part = repair_part(d, fix)
+    groups = {group["state"]: group for group in part.data["groups"]}
+    assert fix.kept is not None
+    counts = {state: group["count"] for state, group in groups.items()}
+    assert counts == {
+        "not fixed": int((~fix.fixed).sum()), "fixed": int((fix.fixed & ~fix.right_before).sum()),
+        "broken": len(fix.kept.broken), "mended": len(fix.kept.mended),
+    }  # fmt: skip
+    row = int(fix.kept.broken[0])
+    with torch.no_grad():
+        image = fix.kept.inputs.args[0][row : row + 1]
+        before, after = (int(model(image).argmax()) for model in (fix.start.model, fix.model))
+    card = groups["broken"]["cards"][0]
+    assert (card["index"], card["before"], card["after"]) == (row, made.CLASSES[before], made.CLASSES[after])
+    assert card["label"] == made.CLASSES[int(fix.kept.labels[row])]
+    assert part.notes == fix.notes
+    assert len(part.data["curve"]) == 1 + len(fix.curve)
+    assert sum(len(c["image"]["url"]) for g in part.data["groups"] for c in g["cards"]) < 1.4 * PICTURES
+    features = next(table for table in part.tables if table.name == "features")
+    assert [row.cells[0].text for row in features.rows] == ["fc", "layer3"]
+
+
+def test_without_old_samples_and_of_outputs() -> None:
+    alone = repair_part(made.diagnosis(model="Tiny"), made.fix(keep=0))
+    assert {group["state"] for group in alone.data["groups"]} == {"not fixed", "fixed"}
+    assert not alone.measured
+    numbers = repair_part(made.diagnosis(model="Tiny", classes=()), made.fix(regression=True))
+    assert all("%" in card["after"] for group in numbers.data["groups"] for card in group["cards"])
+
+
+def test_inputs_that_are_no_pictures() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).eval()
+    x = torch.randn(6, 4)
+    fix = repair(model, x, torch.arange(6) % 3, remember(model, torch.randn(200, 4), progress=False))
+    part = repair_part(made.diagnosis(model="Sequential", classes=("a", "b", "c")), fix)
+    assert part.data["groups"] == []
+    assert len(part.tables[0].rows) == 6
+
+
+def test_another_network_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="the repair is of a Tiny, the diagnosis of a SimpleCNN"):
+        made.diagnosis().to_html(tmp_path / "r.html", repair=made.fix())
+    with pytest.raises(OptionError, match=r"what frpt\.repair returned"):
+        made.diagnosis().to_html(tmp_path / "r.html", repair=made.comparison())  # type: ignore[arg-type]
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_names_are_text(tmp_path: Path) -> None:
+    names = (*EVIL, *made.CLASSES[len(EVIL) :])
+    file = made.diagnosis(model="Tiny", classes=names).to_html(tmp_path / "r.html", repair=made.fix())
+    found = Page(file.read_text("utf-8"))
+    assert [tag for tag, _ in found.elements].count("script") == 2
+    assert not [1 for tag, _ in found.elements if tag == "img"]
+    shown = {card["label"] for group in found.data["repair"]["groups"] for card in group["cards"]}
+    assert shown <= set(names)
+
+
+@MISSING
+@pytest.mark.parametrize("width", [1280, 360])
+def test_in_a_browser(browser: Browser, tmp_path: Path, width: int) -> None:
+    fix = made.fix()
+    file = made.diagnosis(model="Tiny", classes=(*EVIL, *made.CLASSES[len(EVIL) :])).to_html(
+        tmp_path / "r.html", repair=fix, results=[made.comparison(1)]
+    )
+    with opened(browser, file, width, 800) as found:
+        page = found.page
+        page.evaluate(USE)
+        assert page.evaluate(NAMES) == []
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        expect(page.locator("#repair h3").filter(has_text="Fixed (11)")).to_have_count(1)
+        images = page.locator("#repair-cards img")
+        assert fix.kept is not None
+        assert images.count() == len(fix.fixed) + len(fix.kept.broken) + len(fix.kept.mended)
+        for image in images.all():
+            image.scroll_into_view_if_needed()
+        page.wait_for_function("[...document.querySelectorAll('#repair-cards img')].every(i => i.naturalWidth > 0)")
+        assert page.locator("#repair-kl .dot").count() == page.locator("#repair-broken .dot").count() == 2
+        assert page.locator("#repair-weights .bar").count() == len(fix.diff.moved)
+        assert page.locator("#repair-features .bar").count() == 4
+        page.locator("#repair-kl .dot").last.hover()
+        expect(page.locator("#tip")).to_contain_text("strength 30, taken")
