@@ -94,6 +94,24 @@ PLANNERS: dict[str, Callable[[], zoo.Planner]] = {
 """Names of models in experiments → an untrained planner."""
 
 
+class Head(nn.Module):
+    """What a planner does after the image's embedding, with its own modules: what is repaired.
+
+    A step of all weights would take a row of gradients for each of a scene's 24 numbers over a backbone of millions of
+    weights: minutes a step on one core.
+    """
+
+    def __init__(self, planner: nn.Module) -> None:
+        super().__init__()
+        for name in ("status", "fusion", "planning1", "planning2", "trajectory"):
+            self.add_module(name, planner.get_submodule(name))
+
+    def forward(self, embedding: Tensor, status: Tensor) -> Tensor:
+        fused = self.fusion(embedding, self.status(status))
+        out: Tensor = self.trajectory(self.planning2(self.planning1(fused)))
+        return out.reshape(-1, 8, 3)
+
+
 @dataclass(frozen=True)
 class PlannerLab:
     """Where runs read and write, and how large they are. Frozen and hashable: it goes to other processes.
@@ -221,18 +239,18 @@ def run(lab: PlannerLab, job: PlannerJob) -> list[Row]:
 def run_repair(lab: PlannerLab, job: RepairJob) -> list[Row]:
     """Repair once; one row: the given scenes before and after, and the scores on the test scenes."""
     begun = time.perf_counter()
-    rev = _reverser(lab, job.checkpoint, "default")
+    planner, rev = lab.planner(job.checkpoint), _head(lab, job.checkpoint)
     fresh = lab.data(FRESH, job.fresh)
     failing = failures(lab.before(job.checkpoint, FRESH, job.fresh))
     order = torch.randperm(len(failing), generator=torch.Generator().manual_seed(seed_of(job.seed, job.failing)))
     chosen = [int(failing[i]) for i in order[: job.failing]]
     x, y = fresh.__getbatch__(chosen)
     memory = _memory(lab, job.checkpoint, job.memory)
-    old = lab.data(TRAIN, job.memory).__getbatch__(range(job.memory))[0] if job.method == "replay" else None
-    fix = frpt.repair(rev, x, y, memory, method=job.method, old=old, seed=job.seed)  # type: ignore[arg-type]
-    given = lab.scored(fix.model, FRESH, job.fresh)
+    fix = frpt.repair(rev, _embedded(planner, x), y, memory, method=job.method, seed=job.seed)  # type: ignore[arg-type]
+    planner.load_state_dict(fix.model.state_dict(), strict=False)
+    given = lab.scored(planner, FRESH, job.fresh)
     before = lab.before(job.checkpoint, FRESH, job.fresh)
-    values = lab.scored(fix.model, TEST, job.test)
+    values = lab.scored(planner, TEST, job.test)
     return [
         {
             **_means(values), "given": len(chosen), "given_driven": int((given["PDMS"][chosen] > 0).sum()),
@@ -366,14 +384,21 @@ def _reverser(lab: PlannerLab, checkpoint: str, kind: str) -> frpt.Reverser:
 
 
 @lru_cache(maxsize=1)
+def _head(lab: PlannerLab, checkpoint: str) -> frpt.Reverser:
+    planner = lab.planner(checkpoint)
+    x = lab.data(TRAIN, lab.part).__getbatch__(range(min(EXAMPLES, lab.part)))[0]
+    return frpt.Reverser(Head(planner).eval(), _embedded(planner, x))
+
+
+def _embedded(planner: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
+    """Images and status as the head takes them: the image's embedding (b, 512), and the status."""
+    with torch.no_grad(), frpt.FeatureTap(planner, "project") as tap:
+        planner(*x)
+        return tap.value, x[1]
+
+
+@lru_cache(maxsize=1)
 def _memory(lab: PlannerLab, checkpoint: str, samples: int) -> frpt.Memory:
-    """Made once and kept on disk: it costs more than a repair."""
-    path = lab.out / "checkpoints" / f"{checkpoint}-memory-{samples}"
-    if path.is_dir():
-        return frpt.Memory.load(path)
-    rev, data = _reverser(lab, checkpoint, "default"), lab.data(TRAIN, lab.train)
-    memory = frpt.remember(rev, data, task="regression", samples=samples, seed=0, progress=False)
-    begun = path.with_name(f"{path.name}.part")
-    memory.save(begun)
-    begun.rename(path)
-    return memory
+    x = lab.data(TRAIN, lab.train).__getbatch__(range(samples))[0]
+    old = _embedded(lab.planner(checkpoint), x)
+    return frpt.remember(_head(lab, checkpoint), old, task="regression", samples=samples, seed=0, progress=False)

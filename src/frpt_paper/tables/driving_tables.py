@@ -201,8 +201,9 @@ def repair_table(frame: pd.DataFrame, before: Values, name: str, title: str) -> 
     head += ["Δ PDMS, points", "Δ ADE, m", "predicted KL", "s"]
     count, zeros = len(before["PDMS"]), int((before["PDMS"] == 0).sum())
     note = (
-        f"Mean over seeds, which draw the failing scenes. Fixed and broken: of {count} test scenes, those whose PDMS "
-        f"was 0 and is not, or the reverse ({zeros} were 0 before). Δ: {_PAIRED}."
+        "Of the weights after the image's embedding. Mean over seeds, which draw the failing scenes. Fixed and broken: "
+        f"of {count} test scenes, those whose PDMS was 0 and is not, or the reverse ({zeros} were 0 before). "
+        f"Δ: {_PAIRED}."
     )
     return PrintedTable(name, title, head, rows, pd.DataFrame(data), note, spans=1)
 
