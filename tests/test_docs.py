@@ -70,7 +70,15 @@ def your_own() -> dict[str, Any]:
         optimizer.step()
     data = TensorDataset(x, y)
     given = {"dataset": data, "trainset": data, "valset": TensorDataset(x[:16], y[:16])}
-    return {"model": model.eval(), "x": x[:8], "y": y[:8], "names": ["a", "b", "c"], **given}
+    return {
+        "model": model.eval(),
+        "x": x[:8],
+        "y": y[:8],
+        "old_x": x[8:],
+        "old_y": y[8:],
+        "names": ["a", "b", "c"],
+        **given,
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT / "docs").as_posix())

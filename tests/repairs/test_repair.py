@@ -264,3 +264,46 @@ def test_bad_input_is_refused(trained: tuple[nn.Module, Tensor, Tensor], remembe
         repair(model, x[:0], y[:0], remembered)
     with pytest.raises(OptionError, match="strength"):
         repair(model, x[:1], y[:1], remembered, strength=-1.0)
+
+
+def test_a_far_move_is_warned_of(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:
+    """One layer that has to do what all do: it moves far, and the memory's metric is of small changes."""
+    model, x, y = trained
+    wrong = (y[3500:3560] + 3) % 10
+    fix = repair(model, x[3500:3560], wrong, remembered, modules=["classifier"], strength=1e-3)
+    assert any("of its norm" in note and "keep=" in note for note in fix.notes)
+    near = repair(model, *failing(trained, 3), remembered)
+    assert not any("of its norm" in note for note in near.notes)
+
+
+def test_frozen_weights_are_held(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:
+    model = copy.deepcopy(trained[0])
+    model.stage1.requires_grad_(False)
+    fx, fy = failing(trained, 5)
+    fix = repair(model, fx, fy, remembered)
+    assert fix.diff.moved
+    assert not any(name.startswith("stage1") for name in fix.diff.moved)
+    assert any("requires_grad=False" in note for note in fix.notes)
+    all_frozen = repair(model.requires_grad_(False), fx, fy, remembered)
+    assert any(name.startswith("stage1") for name in all_frozen.diff.moved)
+
+
+def test_a_memory_may_be_named_by_its_directory(
+    trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory, tmp_path: Path
+) -> None:
+    fx, fy = failing(trained, 5)
+    fix = repair(trained[0], fx, fy, remembered.save(tmp_path / "memory"))
+    assert bool(fix.fixed.all())
+
+
+def test_labels_that_do_not_fit_are_refused(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:
+    model, x, y = trained
+    with pytest.raises(LabelError, match="got bool"):
+        repair(model, x[:2], torch.tensor([True, False]), remembered)
+    with pytest.raises(LabelError, match="must be integers"):
+        repair(model, x[:2], y[:2].float(), remembered)
+    numbers = remember(model, x[:100], task="regression", progress=False)
+    with pytest.raises(OptionError, match="class ids"):
+        repair(model, x[:2], y[:2], numbers)
+    with torch.inference_mode(), pytest.raises(OptionError, match="inference_mode"):
+        repair(model, x[:2], y[:2], remembered)

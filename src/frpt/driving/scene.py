@@ -243,6 +243,6 @@ def _array(what: str, value: Any, shape: tuple[int | None, int]) -> Array:
     if array.ndim != 2 or array.shape[1] != shape[1] or shape[0] not in (None, len(array)):
         raise SceneError(f"{what} must have shape ({rows}, {shape[1]}), got {array.shape}")
     if not np.isfinite(array).all():
-        raise SceneError(f"{what} hold NaN or infinity")
+        raise SceneError(f"NaN or infinity in {what}")
     array.setflags(write=False)
     return array

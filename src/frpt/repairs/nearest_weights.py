@@ -65,8 +65,8 @@ class NearestWeights:
     """Bytes that the rows of one part may take."""
     held: int = 2**32
     """Bytes of inputs and slopes that are held from one use to the next."""
-    dense: int = 400
-    """Rows up to which K is formed; with more, conjugate gradients multiply by it."""
+    dense: int = 2000
+    """Rows up to which K is formed, which is quicker; with more, conjugate gradients multiply by it."""
     cg_steps: int = 60
     cg_share: float = 1e-3
     """Most steps of conjugate gradients for one Gauss–Newton step, and the residual's share at which they end."""
@@ -192,6 +192,13 @@ class Problem:
             return small
         others = outputs.scatter(1, self.labels[:, None], -torch.inf).amax(1)
         return outputs.gather(1, self.labels[:, None]).squeeze(1) > others
+
+    def moved(self, change: Mapping[str, Tensor]) -> dict[str, float]:
+        """Weight name → ‖W − W₀‖/‖W₀‖, with the bias as a column."""
+        return {
+            name: float(torch.linalg.vector_norm(D) / torch.linalg.vector_norm(self.start[name]).clamp_min(1e-12))
+            for name, D in change.items()
+        }
 
     def half_distance(self, change: Mapping[str, Tensor]) -> float:
         """½‖W − W₀‖²_F in the memory's own metric; times its ``scale`` about the KL of the outputs on old inputs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from frpt.files.digest import sha256_of_item
 from frpt.graph.inputs import Inputs
 
 _NAMED = 8
+_FAR = 0.3
+"""Share of a weight's norm from which a move is far. Networks of benchmarks/repair.py stay below 0.25; the head of a
+small GRU that moved by 0.6 cost 40 times the predicted KL."""
 _REPLAYABLE = 500
 """Old samples from which replay is worth a look. With 100 it cost 3 to 9 points of old accuracy more than the nearest
 weights, with 500 and 2,000 between 0.3 and 3 (benchmarks/repair_choices.py --only replay)."""
@@ -44,6 +48,17 @@ def notes_on(
     if remembered < 100:
         notes.append(f"the memory is of {remembered} inputs only: what it says of the cost is rough below some hundred")
     return tuple(notes)
+
+
+def far_moves(moved: Mapping[str, float]) -> tuple[str, ...]:
+    """A warning where a weight has moved so far that the metric, which is of small changes, says little of the cost."""
+    name = max(moved, key=lambda n: moved[n])
+    if moved[name] <= _FAR:
+        return ()
+    return (
+        f"{name} moved by {100 * moved[name]:.0f} % of its norm: the predicted KL is for small changes, and the true "
+        "one can be many times that. Count what breaks on old samples (keep=) before you trust this repair",
+    )
 
 
 def on_replay(kept: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -25,7 +26,7 @@ from frpt.repairs.controls import DESCENTS, Control, Method
 from frpt.repairs.fix import Fix, Kept, Tried, run
 from frpt.repairs.memory import Memory, Task, captured_graph, remember
 from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Weights
-from frpt.repairs.notes import notes_on, on_replay
+from frpt.repairs.notes import far_moves, notes_on, on_replay
 from frpt.repairs.patch import Patch
 from frpt.repairs.ranking import most_faulty
 from frpt.repairs.weight_maps import WeightMap, chosen, weight_maps
@@ -35,6 +36,9 @@ _UNWORTHY = (
     "nothing is changed: every strength that was tried costs more of the old samples (keep=) than it fixes; "
     "pass strength= to insist",
 )
+
+
+_MORE = "without modules= all weights may move, and more samples can be fixed"
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def repair(
     model: nn.Module | Reverser,
     x: InputLike,
     y: Any,
-    memory: Memory | None = None,
+    memory: Memory | str | Path | None = None,
     *,
     keep: tuple[Any, Any] | None = None,
     method: Method = "nearest",
@@ -82,7 +86,7 @@ def repair(
         model: the trained network, or a ``Reverser`` of it; it is not changed.
         x: the failing samples, batch first, as the model takes them; samples that are right may be among them.
         y: their labels: class ids (N,), or for regression the outputs they should have.
-        memory: what the network does on its old inputs (``frpt.remember``).
+        memory: what the network does on its old inputs (``frpt.remember``), or the directory it was saved in.
         keep: some old samples (inputs, labels) that should stay as they are. They choose the strength and are reported
             on; they are no training data. Without a memory one is made of their inputs.
         method: "nearest", the nearest weights; or a control to compare it with: "finetune" on the samples alone, "ewc"
@@ -117,9 +121,13 @@ def repair(
         True
     """
     started = time.perf_counter()
+    if torch.is_inference_mode_enabled():
+        raise OptionError("a repair differentiates: call it outside torch.inference_mode()")
     inputs = Inputs.of(x)
     inputs.check_finite()
     rev = make_reverser(model, inputs.given, {"output": output})
+    if isinstance(memory, str | Path):
+        memory = Memory.load(memory)
     if memory is None:
         if keep is None:
             raise OptionError(
@@ -157,6 +165,7 @@ def repair(
     if int(fixed.sum()) < int(right.sum()):  # rounding: never worse than before
         best, repaired, fixed = None, copy.deepcopy(rev.model), right
     cost = 0.0 if best is None else best.kl
+    limit = math.inf if strength is not None or (best is None and held is not None) else choice.budget
     kept = None if held is None else held.report(problem.nothing if best is None else best.weights.change)
     return Fix(
         model=repaired,
@@ -168,10 +177,9 @@ def repair(
         strength=float("nan") if best is None else best.strength,
         rounds=sum(t.weights.rounds for t in tried),
         seconds=time.perf_counter() - started,
-        notes=notes_on(
-            inputs, labels, before, right[: inputs.batch], fixed[: inputs.batch], choice.budget, memory.samples
-        )
-        + where
+        notes=notes_on(inputs, labels, before, right[: inputs.batch], fixed[: inputs.batch], limit, memory.samples)
+        + ((*where, _MORE) if modules == "auto" and not bool(fixed.all()) else where)
+        + (() if best is None or method != "nearest" else far_moves(problem.moved(best.weights.change)))
         + (on_replay(held.problem.count) if held is not None and best is not None and method == "nearest" else ())
         + (_UNWORTHY if best is None and held is not None and tried else ()),
         curve=tuple(Tried(t.strength, float(t.weights.met.double().mean()), t.kl, t.broken) for t in tried),
@@ -195,6 +203,10 @@ def _movable(
 ) -> tuple[list[WeightMap], tuple[str, ...]]:
     """(the weights that may move, what is to be said of their choice)."""
     maps = weight_maps(captured)[0]
+    free = [m for m in maps if all(captured.held(node).requires_grad for node in m.nodes)]
+    frozen = len(maps) - len(free)
+    if modules is None and free and frozen:
+        return free, (f"{frozen} weights with requires_grad=False are held; name them in modules= to let them move",)
     if modules != "auto":
         return chosen(maps, [modules] if isinstance(modules, str) else modules), ()
     if keep is not None:  # the half that chooses
@@ -281,6 +293,9 @@ def _tried(problem: Problem, choice: Strengths, held: _Held | None, right: Tenso
         change = tried[-1].weights.change
         if bool(tried[-1].weights.met.all()) or tried[-1].kl > choice.budget:
             break
+        counts = [int(t.weights.met.sum()) for t in tried[-3:]]
+        if held is None and len(counts) == 3 and counts[2] <= counts[0]:
+            break  # two weaker strengths in a row have fixed nothing more
     while tried[0].kl > choice.budget and not single and tried[0].strength < choice.strongest:
         tried.insert(0, _attempt(problem, choice.step * tried[0].strength, None, held, scale))
     return tried
@@ -313,6 +328,15 @@ def _labels(outputs: Tensor, y: Tensor, memory: Memory | None, count: int | None
     y = y.to(outputs.device)
     if len(y) != count:
         raise LabelError(f"there are {count} samples and {len(y)} labels")
+    if y.dtype == torch.bool:
+        raise LabelError("class ids must be integers, got bool: pass y.long()")
+    if y.is_floating_point() and y.dim() == 1 and outputs.dim() == 2 and outputs.shape[1] > 1:
+        raise LabelError(f"class ids must be integers, got {y.dtype}: pass y.long()")
+    if not y.is_floating_point() and memory is not None and memory.task != "classification":
+        raise OptionError(
+            "this memory is of outputs that are numbers, and the labels are class ids: make one with "
+            'frpt.remember(..., task="classification")'
+        )
     if y.is_floating_point():
         if y.shape[1:] != outputs.shape[1:]:
             raise LabelError(

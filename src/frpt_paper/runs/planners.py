@@ -101,6 +101,12 @@ class Head(nn.Module):
     weights: minutes a step on one core.
     """
 
+    status: nn.Module
+    fusion: nn.Module
+    planning1: nn.Module
+    planning2: nn.Module
+    trajectory: nn.Module
+
     def __init__(self, planner: nn.Module) -> None:
         super().__init__()
         for name in ("status", "fusion", "planning1", "planning2", "trajectory"):
