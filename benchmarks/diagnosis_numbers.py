@@ -1,6 +1,7 @@
 """Do the numbers in frpt/diagnosis matter? Each halved and doubled, on digits with a fault planted in one layer.
 
-    python benchmarks/diagnosis_numbers.py
+    python benchmarks/diagnosis_numbers.py              # all of it
+    python benchmarks/diagnosis_numbers.py verdicts     # only: which layer is named, on weak and strong faults
 
 The network is the MNIST SimpleCNN, trained to rest; noise of 0.7 of the weights' norm is planted in one of its three
 layers, 12 times. For the ranking: how often the damaged layer is named first, the fault of the layer named, and the
@@ -10,6 +11,7 @@ seconds a ranking takes. For trust: the sensitivity of the sound network's and o
 from __future__ import annotations
 
 import copy
+import sys
 import time
 from dataclasses import replace
 
@@ -47,22 +49,22 @@ def trained(x: Tensor, y: Tensor, steps: int = 500) -> nn.Module:
     return model.eval()
 
 
-def damaged(model: nn.Module, layer: str, g: torch.Generator) -> nn.Module:
+def damaged(model: nn.Module, layer: str, g: torch.Generator, strength: float = 0.7) -> nn.Module:
     planted = copy.deepcopy(model)
     with torch.no_grad():
         for p in planted.get_submodule(layer).parameters():
             if p.dim() > 1:
                 noise = torch.randn(p.shape, generator=g)
-                p += 0.7 * p.norm() / noise.norm() * noise
+                p += strength * p.norm() / noise.norm() * noise
     return planted
 
 
-def ranked(rev: frpt.Reverser, x: Tensor, y: Tensor, samples: int) -> dict[str, float]:
+def ranked(rev: frpt.Reverser, x: Tensor, y: Tensor, samples: int) -> ranking.Ranking:
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(x))[:samples])
     halves = order.chunk(2)
     assert not set(halves[0].tolist()) & set(halves[1].tolist()), "held out means not fitted to"
-    fitted, held = ([(x[rows], y[rows]) for rows in half.split(256)] for half in halves)
-    return ranking.refit(rev, fitted, held, LAYERS)
+    one, other = ([(x[rows], y[rows]) for rows in half.split(256)] for half in halves)
+    return ranking.refit(rev, one, other, LAYERS).ranked()
 
 
 def report(
@@ -70,22 +72,50 @@ def report(
 ) -> None:
     began, hits, of_named, of_next = time.perf_counter(), 0, [], []
     for place, rev in revs:
-        faults = ranked(rev, x, y, n)
-        order = sorted(LAYERS, key=lambda layer: -faults[layer])
+        faults = ranked(rev, x, y, n).faults
+        order = list(faults)
         hits += order[0] == LAYERS[place]
-        of_named.append(faults[order[0]])
-        of_next.append(faults[order[1]])
+        of_named.append(faults[order[0]].share)
+        of_next.append(faults[order[1]].share)
     seconds = (time.perf_counter() - began) / len(revs)
-    least, highest = min(of_named), max(ranked(sound, x, y, n).values())
+    least, highest = min(of_named), max(f.share for f in ranked(sound, x, y, n).faults.values())
     print(
         f"{name:32} named first {hits:2}/{len(revs)}  fault {np.mean(of_named):.3f} (least {least:.3f}), "
         f"next {np.mean(of_next):.3f}, sound {highest:.3f}  {seconds:.2f} s"
     )
 
 
+def verdicts(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Weak and strong plants on digits that the network has not seen: what is named, and what the largest share says.
+
+    "right", "wrong": a single layer is named. "several": some cannot be told apart; "none": no layer stands out.
+    """
+    g = torch.Generator().manual_seed(1)
+    for strength in (0.1, 0.2, 0.35, 0.7):
+        counts = dict.fromkeys(("right", "wrong", "several", "with it", "none", "largest right", "largest wrong"), 0)
+        for place in (i % len(LAYERS) for i in range(PLANTS)):
+            rev = frpt.Reverser(damaged(model, MODULES[place], g, strength), x[:8])
+            found = ranked(rev, x, y, 768)
+            first, right = found.suspects[:1], next(iter(found.faults)) == LAYERS[place]
+            if len(found.suspects) == 1:
+                counts["right" if first == (LAYERS[place],) else "wrong"] += 1
+            else:
+                counts["several" if found.suspects else "none"] += 1
+                counts["with it"] += LAYERS[place] in found.suspects
+            if next(iter(found.faults.values())).share >= ranking.CLEAR:
+                counts["largest right" if right else "largest wrong"] += 1
+        print(
+            f"noise {strength}: {', '.join(f'{name} {count}' for name, count in counts.items())} of {PLANTS}",
+            flush=True,
+        )
+    print(f"sound: suspects {ranked(frpt.Reverser(model, x[:8]), x, y, 768).suspects}")
+
+
 def main() -> None:
-    (x, y), _ = digits(0)
+    (x, y), (unseen, labels) = digits(0)
     model, g = trained(x, y), torch.Generator().manual_seed(1)
+    if sys.argv[1:] == ["verdicts"]:
+        return verdicts(model, unseen, labels)
     sound = frpt.Reverser(model, x[:8])
     revs = [(i % 3, frpt.Reverser(damaged(model, MODULES[i % 3], g), x[:8])) for i in range(PLANTS)]
     for samples in (192, 384, 768, 1280):

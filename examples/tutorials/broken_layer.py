@@ -90,8 +90,9 @@ print(found)
 # How to read the table:
 #
 # - **fault**: each layer's own weights are refitted alone on half of some samples;
-#   this is the share of the loss which that takes back on the other half. The layer
-#   with the largest fault is named in the verdict.
+#   this is the share of the loss which that takes back on the other half, with its
+#   95 % interval. The layer with the largest fault is named in the verdict, if the
+#   samples tell it from all others.
 # - **deviation**: how far features are from their targets, relative to their norm. It
 #   does *not* tell where the fault is: it depends on how strongly the rest of the
 #   network reacts to a layer.

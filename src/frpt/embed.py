@@ -44,6 +44,7 @@ def nearest(
         >>> frpt.embed.nearest(torch.tensor([[3.0, 1.0, 0.0]]), torch.tensor([1]))
         tensor([[2., 2., 0.]])
     """
+    _check_margin(margin)
     scores, own, picked = _prepare(output, labels, dim, ignore_index)
     if isinstance(margin, Tensor):
         margin = margin.reshape(-1, *[1] * (scores.dim() - 1)).to(scores)
@@ -78,6 +79,7 @@ def max_assign(output: Tensor, labels: Tensor, dim: int = -1, margin: float = 0.
         >>> frpt.embed.max_assign(torch.tensor([[3.0, 1.0, 0.0]]), torch.tensor([1]))
         tensor([[3., 3., 0.]])
     """
+    _check_margin(margin)
     scores, own, picked = _prepare(output, labels, dim, ignore_index)
     top = scores.scatter(-1, own, -torch.inf).amax(-1, keepdim=True) + margin
     changed = picked & (scores.gather(-1, own) < top)
@@ -101,6 +103,7 @@ def one_hot(output: Tensor, labels: Tensor, dim: int = -1, margin: float = 1.0, 
         >>> frpt.embed.one_hot(torch.tensor([[3.0, 1.0, 0.0]]), torch.tensor([1]))
         tensor([[0., 1., 0.]])
     """
+    _check_margin(margin)
     scores, own, picked = _prepare(output, labels, dim, ignore_index)
     target = torch.zeros_like(scores).scatter(-1, own, margin)
     return _finish(output, torch.where(picked, target, scores), picked.expand_as(scores), dim)
@@ -123,9 +126,11 @@ def regression(output: Tensor, target: Tensor) -> Tensor:
         raise LabelError(
             f"a regression target must have the output's shape {tuple(output.shape)}, got {tuple(target.shape)}"
         )
+    if target.is_complex():
+        raise LabelError("the regression target holds complex numbers")
     if not bool(torch.isfinite(target).all()):
         raise LabelError("the regression target holds NaN or infinity; clean the labels first")
-    return target.to(output)
+    return _fitting(target.to(output))
 
 
 def lead(output: Tensor, labels: Tensor, dim: int = -1, ignore_index: int = -100) -> Tensor:
@@ -269,7 +274,7 @@ def _shape(value: object) -> str:
 
 def _prepare(output: Tensor, labels: Tensor, dim: int, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
     """Scores in double with the classes last, the label index and whether it counts, both (…, 1)."""
-    if labels.is_floating_point() or labels.dtype == torch.bool:
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise LabelError(f"class labels must be integers, got {labels.dtype}")
     if not -output.dim() <= dim < output.dim():
         raise LabelError(f"the output has {output.dim()} axes, there is no class axis {dim}")
@@ -293,4 +298,21 @@ def _prepare(output: Tensor, labels: Tensor, dim: int, ignore_index: int) -> tup
 
 def _finish(output: Tensor, target: Tensor, changed: Tensor, dim: int) -> Tensor:
     """Back in the output's shape and dtype; what did not change is the output itself."""
-    return torch.where(changed.expand_as(target).movedim(-1, dim), target.movedim(-1, dim).to(output.dtype), output)
+    cast = _fitting(torch.where(changed, target, 0.0).to(output.dtype))
+    return torch.where(changed.expand_as(target).movedim(-1, dim), cast.movedim(-1, dim), output)
+
+
+def _fitting(target: Tensor) -> Tensor:
+    """A target made of finite numbers; what has become infinite in the output's dtype is refused."""
+    if bool(torch.isfinite(target).all()):
+        return target
+    kind = str(target.dtype).removeprefix("torch.")
+    raise LabelError(
+        f"the output target is larger than the model's {kind} can hold ({torch.finfo(target.dtype).max:.4g}); scale "
+        "the labels, lower the margin, or use the model in float32"
+    )
+
+
+def _check_margin(margin: float | Tensor) -> None:
+    if not bool(torch.isfinite(torch.as_tensor(margin)).all()):
+        raise OptionError(f"margin must be finite, got {margin}")

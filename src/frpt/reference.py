@@ -16,8 +16,7 @@ from typing import Any, Unpack
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from frpt.datasets.labelled import LabelledSamples, fitting_batch
@@ -25,6 +24,7 @@ from frpt.errors import NonFiniteError, OptionError, ReferenceMismatchError
 from frpt.files.atomic import make_folder, write_atomic
 from frpt.files.digest import other_weights, weights_of
 from frpt.files.progress import Progress
+from frpt.files.untrusted import parse_json, parse_tensors, read_regular
 from frpt.graph.inputs import Inputs
 from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
 from frpt.solvers.variation import Gatherer, Variation
@@ -183,10 +183,10 @@ class Reference:
         """
         place = Path(path)
         try:
-            facts = json.loads((place / _FACTS).read_text())
+            facts = parse_json(read_regular(place / _FACTS))
             if (facts["format"], facts["version"]) != (_FORMAT, _VERSION):
                 raise ValueError(f"it is {facts['format']} {facts['version']}, not {_FORMAT} {_VERSION}")
-            held = load((place / _TENSORS).read_bytes())
+            held = parse_tensors(read_regular(place / _TENSORS))
             layers = {
                 name: Variation(
                     held[f"{i}/mean"], tuple(held[f"{i}/factor{k}"] for k in range(fact["axes"])), fact["variance"],
@@ -198,7 +198,7 @@ class Reference:
             if reference.digest != facts["sha256"]:
                 raise ValueError("its checksum does not fit")
             return reference
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ReferenceMismatchError(f"{str(place)!r} is no reference, or it is damaged: {error}") from error
 
     def _tensors(self) -> bytes:

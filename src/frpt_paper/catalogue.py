@@ -13,6 +13,7 @@ from frpt_paper.experiments.ablations import deviation, embedding, geometry, mat
 from frpt_paper.experiments.adaptation import adaptation
 from frpt_paper.experiments.classification import classification
 from frpt_paper.experiments.conv_solvers import runtime
+from frpt_paper.experiments.driving_planners import driving
 from frpt_paper.experiments.workbench import ExperimentReport, ReproduceOptions, Workbench
 
 
@@ -30,7 +31,8 @@ def _navsim(bench: Workbench) -> ExperimentReport:
     raise DatasetError(
         "navsim needs the NAVSIM logs, sensor data and metric cache, which are not public without registration, and "
         "its devkit for the scores; frpt cannot fetch them. With them, the devkit runs both tables with frpt's agent: "
-        "docs/navsim.md has the commands, `frpt navsim` the rest."
+        "docs/navsim.md has the commands, `frpt navsim` the rest. `frpt reproduce driving` runs the same grid on "
+        "synthetic scenes."
     )
 
 
@@ -46,6 +48,9 @@ EXPERIMENTS = {
         "post-training of SimpleCNN, ResNet-34, SimpleViT", "Table 7", "400 images", classification
     ),
     "navsim": Experiment("trajectory planners; its data are not public", "Tables 8, 9", "not available", _navsim),
+    "driving": Experiment(
+        "trajectory planners on synthetic scenes", "Tables 8, 9 on other data", "a small planner, 1536 scenes", driving
+    ),
     "runtime": Experiment("convolution solvers: runtime and conditioning", "IV-B1", "small maps", runtime),
     "embedding": Experiment("one-hot, max-assign, nearest over c_rec", "IV-B2", "embedded digits", embedding),
     "deviation": Experiment("deviation against accuracy along training", "IV-C1", "embedded digits", deviation),

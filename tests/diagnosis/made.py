@@ -83,7 +83,7 @@ def layer(rng: np.random.Generator, i: int, classes: int, spec: tuple[str, Kind,
     return LayerFinding(
         name, shape, kind, 2 * i + 1, 0.12 + 0.09 * i, 0.4 + 0.1 * i, 0.98 - 0.04 * i, 0.99 - 0.04 * i, by_class,
         shares(rng, width), by_channel,
-        positions, fault=float(np.exp(-((i - 2) ** 2) / 2)), sensitivity=0.02 * 4.0**i,
+        positions, fault=float(np.exp(-((i - 2) ** 2) / 2)), fault_interval=(0.05, 1.0), sensitivity=0.02 * 4.0**i,
     )  # fmt: skip
 
 
@@ -150,6 +150,7 @@ def diagnosis(
         "layers": tuple(layer(rng, i, c, spec) for i, spec in enumerate(layers)),
         "units": units(rng, names),
         "ranking": tuple(sorted(names, key=lambda n: abs(names.index(n) - 2))),
+        "suspects": tuple(names[2:3]),
         "advice": Advice(names[:3], "Beyond layer3 the bound passes 0.5: half of the correction may be error."),
         "confusion": confusion,
         "pairs": pairs,

@@ -41,7 +41,7 @@ def _layer(g: np.random.Generator, name: str, depth: int, deviation: float) -> L
     return LayerFinding(
         name, shape, KINDS[name], depth, deviation, 3 * deviation, 1 - 0.05 * depth, 1 - 0.1 * depth, by_class,  # type: ignore
         _shares(g, channels), per_class,
-        where, float(g.uniform()), 0.05 * 4.0**depth,
+        where, float(g.uniform()), (0.0, 1.0), 0.05 * 4.0**depth,
     )  # fmt: skip
 
 
@@ -91,8 +91,8 @@ def diagnosis(seed: int = 0) -> Diagnosis:
     table = SampleTable(np.arange(20, 32), label, predicted, wrong, deviation, 3 * deviation, closed > 0.8, closed)
     return Diagnosis(
         "SmallNet", "default", NAMES, "accuracy", float((~wrong).mean()), found, units,
-        ("stage2", "head", "encoder.3"), Advice(("head", "encoder.3"), "their bounds stay below 1"), confusion, (pair,),
-        table, gallery,
+        ("stage2", "head", "encoder.3"), ("stage2",), Advice(("head", "encoder.3"), "their bounds stay below 1"),
+        confusion, (pair,), table, gallery,
     )  # fmt: skip
 
 

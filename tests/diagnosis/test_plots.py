@@ -217,6 +217,6 @@ def test_nothing_to_correct() -> None:
     """A network without errors has no deviation; the figures stay empty, and are figures."""
     nobody = replace(D.samples, corrected=np.zeros(12, bool))
     plain = [replace(f, deviation=float("nan"), by_class=np.full(4, np.nan)) for f in D.layers]
-    empty: Diagnosis = replace(D, samples=nobody, layers=tuple(plain), ranking=(), pairs=(), gallery=())
+    empty: Diagnosis = replace(D, samples=nobody, layers=tuple(plain), ranking=(), suspects=(), pairs=(), gallery=())
     for draw in (plots.deviation, plots.classes, plots.trust):
         assert words(draw(empty))

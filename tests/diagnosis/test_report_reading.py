@@ -135,7 +135,7 @@ CASES: dict[str, Callable[[], Diagnosis]] = {
     "no pictures": lambda: small(size=None),
     "no gallery": lambda: small(gallery=0),
     "one layer": lambda: small(layers=made.LAYERS[2:3]),
-    "no layer": lambda: small(layers=(), ranking=(), gallery=0, pairs=()),
+    "no layer": lambda: small(layers=(), ranking=(), suspects=(), gallery=0, pairs=()),
     "no number": no_number,
     "zeros": zeros,
     "many classes": lambda: small(classes=tuple(f"class {i}" for i in range(1000)), samples=300),

@@ -11,12 +11,16 @@ import pytest
 
 from frpt_paper import PostTrainingJob, RunsTable
 from frpt_paper.experiments.adaptation import AdaptationJob
+from frpt_paper.runs.jobs import Job
+from frpt_paper.runs.planners import PlannerJob, RepairJob
 from frpt_paper.runs.pretraining import Recipe
 from frpt_paper.runs.starting_models import starting_models
 
 RESULTS = Path(__file__).parents[2] / "results"
-TABLES = sorted(RESULTS.glob("*/runs.csv"))
+TABLES = sorted([*RESULTS.glob("*/runs.csv"), *RESULTS.glob("*/repairs.csv")])
 INDICES = sorted((RESULTS / "checkpoints").glob("*.json"))
+KINDS: dict[str, type[Job]] = {"corruption": AdaptationJob, "failing": RepairJob, "height": PlannerJob}
+"""A column that only these jobs have → the job."""
 
 
 class Split:
@@ -34,10 +38,10 @@ def test_there_are_some() -> None:
     assert INDICES
 
 
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_keys_of_runs(path: Path) -> None:
     frame = RunsTable(path).frame().drop_duplicates("job")
-    kind = AdaptationJob if "corruption" in frame else PostTrainingJob
+    kind = next((job for column, job in KINDS.items() if column in frame), PostTrainingJob)
     names = [field.name for field in fields(kind)]
     rows = frame[names].to_dict("records")
     assert [kind(**row).key for row in rows] == frame["job"].tolist()

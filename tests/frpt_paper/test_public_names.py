@@ -23,7 +23,7 @@ from frpt.cli.main import app
 
 FOLDER = Path(frpt_paper.__file__).parent
 FILES = sorted(FOLDER.rglob("*.py"))
-MODULES = ("data", "embed", "errors", "ops", "stats", "targets", "train", "zoo")
+MODULES = ("data", "driving", "embed", "errors", "ops", "stats", "targets", "train", "zoo")
 """Sub-modules whose names are public too."""
 
 

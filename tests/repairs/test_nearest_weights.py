@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from frpt.graph.inputs import Inputs
 from frpt.repairs import Memory, remember
-from frpt.repairs.curvature import leading
+from frpt.repairs.curvature import eigh, leading
 from frpt.repairs.memory import captured_graph
 from frpt.repairs.nearest_weights import NearestWeights, Problem, Weights
 from frpt.repairs.weight_maps import weight_maps
@@ -75,6 +75,22 @@ def test_no_shorter_change_has_as_many_right(made: tuple[nn.Module, Memory, Tens
     assert int(weights.met.sum()) >= 8
     less = {name: 0.9 * D for name, D in weights.change.items()}
     assert int(p.met(p.outputs(less)).sum()) < int(weights.met.sum())
+
+
+def test_eigenvectors_where_single_precision_does_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = torch.linalg.eigh
+
+    def strict(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if A.dtype != torch.float64:
+            raise torch.linalg.LinAlgError("too many repeated eigenvalues")
+        return whole(A)
+
+    monkeypatch.setattr(torch.linalg, "eigh", strict)
+    k = torch.randn(1, 20, 3, generator=torch.Generator().manual_seed(0))
+    A = k @ k.mT
+    values, vectors = eigh(A)
+    assert values.dtype == vectors.dtype == torch.float32
+    assert torch.allclose(vectors @ (values[..., None] * vectors.mT), A, atol=1e-5)
 
 
 def test_leading_eigenvectors_span_what_all_do() -> None:

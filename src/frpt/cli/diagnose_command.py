@@ -32,6 +32,7 @@ def diagnose(
     html: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     csv: Annotated[Path | None, typer.Option(help="A directory for the tables.")] = None,
     classes: Classes = None,
+    loss: Annotated[str | None, typer.Option(help="cross_entropy, bce or mse. Default: what fits the output.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Look at so many, evenly spaced.")] = None,
     gallery: Annotated[int, typer.Option(min=0, help="Samples shown with response maps.")] = 48,
     output: Output = None,
@@ -54,8 +55,8 @@ def diagnose(
         network = load_model(model)
         diagnosis = run(
             network if weights is None else loaded(network, weights), load_data(data), at,
-            class_names=class_names(classes), samples=samples, gallery=gallery, output=picker(output), preset=preset,
-            embed=embed, margin=margin, blocks=patterns(blocks), mean=numbers(mean), std=numbers(std),
+            class_names=class_names(classes), loss=loss, samples=samples, gallery=gallery, output=picker(output),
+            preset=preset, embed=embed, margin=margin, blocks=patterns(blocks), mean=numbers(mean), std=numbers(std),
             batch_size=batch_size, workers=workers, seed=seed, partial=partial,
         )  # fmt: skip
         show(diagnosis, console)

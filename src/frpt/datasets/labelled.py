@@ -1,6 +1,6 @@
 """A map-style data set of labelled samples: read in batches and in order, checked to be the same at every look.
 
-Called by target stores, references and diagnoses.
+Called by target stores, references, diagnoses and half-done training runs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from frpt.datasets.seeds import seed_all
 from frpt.errors import DataError, InputError
-from frpt.files.digest import label_bytes, sha256_of_item, sha256_of_labels
+from frpt.files.digest import label_bytes, sha256_of_item, sha256_of_json, sha256_of_labels
 
 _LOOKS = 16
 """Samples that are looked at twice, to see random augmentation (chosen, not measured)."""
+_DIGESTED = 1024
+"""Samples that tell a data set from another, or that are digested in one call (chosen: some seconds of decoding)."""
 _BATCH_BYTES = 64 * 2**20
 """Inputs and features of a batch, in float32; solvers keep several times as much beside them (chosen, not measured)."""
 
@@ -74,6 +77,34 @@ class LabelledSamples:
             return leaf.to(self.device) if isinstance(leaf, Tensor) else leaf
 
         return x if self.device is None else pytree.tree_map(place, x)
+
+
+def digest_of_data(dataset: Any) -> str:
+    """sha256 of samples and labels, for telling one data set from another.
+
+    Of all of them where the data set gives many in one call (a ``TensorDataset``), else of up to 1,024, spread evenly.
+    A sample is drawn twice from the same random stream; if it differs all the same (augmentation with a generator
+    of its own), only its label counts.
+    """
+    count = map_style_length(dataset)
+    together = whole_batches(dataset)
+    found = [str(count)]
+    if together is not None:
+        for start in range(0, count, _DIGESTED):
+            found.append(_digest_twice(together, list(range(start, min(start + _DIGESTED, count)))))
+    else:
+        found += [_digest_twice(lambda rows: dataset[rows[0]], [index]) for index in spread(count, _DIGESTED)]
+    return sha256_of_json(found)
+
+
+def _digest_twice(look: Callable[[list[int]], Any], rows: list[int]) -> str:
+    looks = []
+    for _ in range(2):
+        seed_all(rows[0])
+        inputs, labels = pair(look(rows), rows[0])
+        looks.append((sha256_of_item(inputs), sha256_of_item(labels)))
+    (x, y), (again, label) = looks
+    return f"{x if x == again else None} {y if y == label else None}"
 
 
 def whole_batches(dataset: Any) -> Callable[[list[int]], Any] | None:

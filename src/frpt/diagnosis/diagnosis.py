@@ -35,6 +35,8 @@ class Diagnosis(Findings):
         layers: ``LayerFinding`` of each layer, output first.
         units: ``UnitFinding`` of each op on the way back, output first; () unless the preset makes targets op by op.
         ranking: names of layers, the likeliest place of the fault first.
+        suspects: the first of the ranking, and the layers that cannot be told from it on these samples; () if refitting
+            no layer surely takes back a twentieth of the loss. A single suspect is named as the place of the fault.
         advice: ``Advice``, the layers whose targets can be trusted.
         confusion: (classes, classes), how many samples of a label (row) get a prediction (column).
         pairs: ``PairFinding`` of the most frequent confusions.
@@ -43,12 +45,13 @@ class Diagnosis(Findings):
         reference: what the reference was fitted to, in words; with one, targets are the likeliest features in which the
             label wins, measured in each layer's own variation. "" without one: targets are the least change.
         normalisation: (mean, std) of the inputs, to show them as pictures; None for what was not given.
+        loss: what the faults are shares of, in words.
 
     Example:
         >>> diagnosis
         Diagnosis of Sequential, preset default: accuracy 0.25 on 40 samples, 30 need a correction
-        layer  deviation  in reference  label wins  sensitivity  fault   rank
-        -----  ---------  ------------  ----------  -----------  ------  ----
+        layer  deviation  in reference  label wins  sensitivity  fault   95 % interval   rank
+        -----  ---------  ------------  ----------  -----------  ------  --------------  ----
         out    ...
         0      ...
     """

@@ -22,6 +22,7 @@ from frpt.errors import OptionError
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.repairs import ranking
+from frpt.repairs.ranking import Fault, Ranking
 from frpt.reverse.reconstruction import Reconstruction
 from frpt.reverser import Reverser
 
@@ -117,16 +118,16 @@ class Examination:
         _, x, y = next(iter(self.source.batches([some.tolist()], TRUST.samples)))
         return trust(self.rev, x, y, self.layers, seed)
 
-    def faults(self, looked: Sequence[int], size: int, seed: int) -> dict[str, float]:
-        """Layer → what refitting it alone takes back of the loss, on held-out samples."""
+    def ranked(self, looked: Sequence[int], size: int, seed: int, loss: str | None = None) -> Ranking:
+        """The layers by what refitting each alone takes back of the loss, on held-out samples."""
         each = sample_bytes(self.source, map(self.rev.sample_shape, self.layers))
         most = max(ranking.LEAST_SAMPLES, min(ranking.SAMPLES, ranking.MEMORY // each))
         some = np.random.default_rng(seed).permutation(np.asarray(looked))[:most].tolist()
         half = len(some) // 2
         if half == 0:
-            return dict.fromkeys(self.layers, 0.0)
-        fitted, held = ([(x, y) for _, x, y in self.source.batches([p], size)] for p in (some[:half], some[half:]))
-        return ranking.refit(self.rev, fitted, held, self.layers)
+            return Ranking(dict.fromkeys(self.layers, Fault(0.0)), ())
+        one, other = ([(x, y) for _, x, y in self.source.batches([p], size)] for p in (some[:half], some[half:]))
+        return ranking.refit(self.rev, one, other, self.layers, loss).ranked(seed)
 
     def gallery(
         self, table: SampleTable, most: int, mean: Any, std: Any, pictures: Pictures | None, after: str
@@ -177,7 +178,7 @@ class Examination:
             result.append(PairFinding(label, predicted, count, deviation, channels))
         return tuple(result)
 
-    def findings(self, table: SampleTable, faults: Mapping[str, float], trusted: Trust) -> tuple[LayerFinding, ...]:
+    def findings(self, table: SampleTable, faults: Mapping[str, Fault], trusted: Trust) -> tuple[LayerFinding, ...]:
         """What all samples say about each layer."""
         wrong, result = table.corrected, []
         for i, name in enumerate(self.layers):
@@ -199,7 +200,8 @@ class Examination:
                     channels=tally.mean_channels(),
                     channels_by_class=tally.mean_by_class(),
                     positions=tally.mean_positions(),
-                    fault=faults[name],
+                    fault=faults[name].share,
+                    fault_interval=(faults[name].low, faults[name].high),
                     sensitivity=trusted.sensitivity[name],
                 )
             )

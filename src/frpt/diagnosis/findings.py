@@ -65,6 +65,7 @@ class LayerFinding(BriefRepr):
         positions: (h, w), (length,) or (tokens,), the same share per position; size 0 for a vector.
         fault: share of the loss that refitting this layer's weights alone takes back, on samples it was not fitted to
             (``ranking.py``). The layer with the largest is the likeliest place of the fault.
+        fault_interval: 95 % interval of it, by the bootstrap over these samples.
         sensitivity: how much the correction a* − â changes, relative to its size, when the feature it starts from is
             moved at random by a tenth of it (``trust.py``).
 
@@ -89,6 +90,7 @@ class LayerFinding(BriefRepr):
     channels_by_class: Array
     positions: Array
     fault: float
+    fault_interval: tuple[float, float]
     sensitivity: float
 
 
@@ -276,6 +278,7 @@ class Findings:
     layers: tuple[LayerFinding, ...]
     units: tuple[UnitFinding, ...]
     ranking: tuple[str, ...]
+    suspects: tuple[str, ...]
     advice: Advice
     confusion: Array
     pairs: tuple[PairFinding, ...]
@@ -283,3 +286,4 @@ class Findings:
     gallery: tuple[Specimen, ...] = ()
     reference: str = ""
     normalisation: tuple[Any, Any] = (None, None)
+    loss: str = ""

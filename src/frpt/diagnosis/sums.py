@@ -47,7 +47,7 @@ def scored(rev: Reverser, out: Tensor, y: Tensor) -> tuple[str, Tensor]:
     """
     y = y.to(out.device)
     if y.is_floating_point() or y.shape == out.shape:
-        return "mse", (out.double() - y.double()).square().flatten(1).mean(1)
+        return "mse", (out.double() - y.double()).square().reshape(len(y), -1).mean(1)
     axis = class_dim(out, y) if rev.embedder.class_dim is None else rev.embedder.class_dim
     counts = (y != rev.embedder.ignore_index).reshape(len(y), -1)
     hit = (out.argmax(axis) == y).reshape(len(y), -1) & counts

@@ -40,6 +40,7 @@ def diagnose(
     *,
     class_names: Sequence[str] | None = None,
     reference: Reference | Literal[False] | None = None,
+    loss: str | None = None,
     samples: int | None = None,
     gallery: int = 48,
     pairs: int = 8,
@@ -63,6 +64,9 @@ def diagnose(
         class_names: one for each class; their numbers by default.
         reference: how features vary. By default the Reverser's, or one fitted to 512 of these samples, and targets are
             the likeliest features in which the label wins; False does without, and targets are the least change.
+        loss: that refitting a layer shall take back: "cross_entropy", "bce" (binary, an answer for each output) or
+            "mse". By default what fits the labels and the softmax or sigmoid that the output ends in, if any; the first
+            two are of the values before that. The diagnosis says which.
         samples: look at so many, evenly spaced, instead of all.
         gallery: samples shown with response maps, those that move most.
         pairs: confused pairs of classes to look into, the most frequent.
@@ -95,6 +99,8 @@ def diagnose(
         >>> page = diagnosis.to_html(folder / "report.html")
     """
     _check(samples, gallery, pairs, batch_size)
+    if loss is not None and loss not in ranking.LOSSES:
+        raise OptionError(f"loss must be one of {', '.join(ranking.LOSSES)}, got {loss!r}")
     network = network_of(model, options)
     source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
     looked = range(source.count) if samples is None else spread(source.count, samples)
@@ -113,14 +119,13 @@ def diagnose(
         bar.describe("trust")
         trusted = exam.trust(table, seed)
         bar.describe("ranking layers")
-        faults = exam.faults(looked, min(size, ranking.SAMPLES), seed)
-        ranked = tuple(sorted(layers, key=lambda name: -faults[name]))
+        ranked = exam.ranked(looked, min(size, ranking.SAMPLES), seed, loss)
         bar.describe("response maps")
         draw = pictures or getattr(dataset, "picture", None)
-        shown = exam.gallery(table, gallery, mean, std, draw, drawn_at(ranked))
+        shown = exam.gallery(table, gallery, mean, std, draw, drawn_at(tuple(ranked.faults)))
         confused = exam.pairs(table, confusion, pairs)
     saved.done()
-    findings = exam.findings(table, faults, trusted)
+    findings = exam.findings(table, ranked.faults, trusted)
     return Diagnosis(
         model=type(network).__name__,
         preset=rev.preset.name,
@@ -129,7 +134,8 @@ def diagnose(
         score=exam.rows.score,
         layers=findings,
         units=trusted.units,
-        ranking=ranked,
+        ranking=tuple(ranked.faults),
+        suspects=ranked.suspects,
         advice=advise(findings),
         confusion=confusion,
         pairs=confused,
@@ -137,6 +143,7 @@ def diagnose(
         gallery=shown,
         reference=_fitted_to(rev),
         normalisation=(mean, std),
+        loss=ranked.loss,
     )
 
 

@@ -26,7 +26,7 @@ from frpt.graph.names import OUTPUT
 if TYPE_CHECKING:
     import pandas as pd
 
-LAYERS = ("layer", "deviation", "in reference", "label wins", "sensitivity", "fault", "rank")
+LAYERS = ("layer", "deviation", "in reference", "label wins", "sensitivity", "fault", "95 % interval", "rank")
 PAIRS = ("label", "taken for", "samples", "moves most in", "by")
 
 
@@ -34,12 +34,12 @@ def layers(d: Findings) -> pd.DataFrame:
     """A row per layer, output first. rank: 1 is the likeliest place of the fault. trusted: advised as l_R."""
     rank = {name: i for i, name in enumerate(d.ranking, 1)}
     columns = (
-        "layer", "kind", "shape", "depth", "deviation", "reference_deviation", "wins", "closed", "fault", "sensitivity",
-        "rank", "trusted",
+        "layer", "kind", "shape", "depth", "deviation", "reference_deviation", "wins", "closed", "fault", "fault_low",
+        "fault_high", "sensitivity", "rank", "trusted",
     )  # fmt: skip
     rows = [
         (f.name, f.kind, "x".join(map(str, f.shape)), f.depth, f.deviation, f.reference_deviation, f.wins,
-         f.closed, f.fault, f.sensitivity, rank.get(f.name), f.name in d.advice.layers)
+         f.closed, f.fault, *f.fault_interval, f.sensitivity, rank.get(f.name), f.name in d.advice.layers)
         for f in d.layers
     ]  # fmt: skip
     frame = _frame(rows, columns)
@@ -182,13 +182,18 @@ def _layer_rows(d: Findings) -> list[tuple[str, ...]]:
     rank = {name: str(i) for i, name in enumerate(d.ranking, 1)}
     return [
         (f.name, f"{f.deviation:.4f}", _number(f.reference_deviation), f"{100 * f.wins:.1f} %",
-         _number(f.sensitivity), f"{100 * f.fault:.1f} %", rank.get(f.name, "-"))
+         _number(f.sensitivity), f"{100 * f.fault:.1f} %", _span(f.fault_interval), rank.get(f.name, "-"))
         for f in d.layers
     ]  # fmt: skip
 
 
 def _class(d: Findings, number: int) -> str:
     return class_name(d.class_names, int(number), none="")
+
+
+def _span(interval: tuple[float, float]) -> str:
+    low, high = (100 * end for end in interval)
+    return f"{low:.1f} to {high:.1f} %"
 
 
 def _number(value: float) -> str:

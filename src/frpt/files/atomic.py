@@ -35,7 +35,7 @@ def staged(path: Path, owner: int | None = None) -> Iterator[Path]:
         yield part
         for file in [*part.iterdir(), part] if part.is_dir() else [part]:
             sync(file)
-        if part.is_dir() and path.is_dir():
+        if part.is_dir() and _is_folder(path):
             shutil.rmtree(path)  # a directory cannot be renamed onto one that holds something
         os.replace(part, path)
         sync(path.parent)
@@ -68,6 +68,7 @@ def create_atomic(file: Path, data: bytes, rank: int = 0) -> bool:
     """Like ``write_atomic``, but the first writer wins; False if the file was there already."""
     part = file.with_name(f"{file.name}.{rank}.tmp")
     try:
+        _remove(part)  # a link there would be written through
         part.write_bytes(data)
         sync(part)
         os.link(part, file)
@@ -86,7 +87,7 @@ def sweep(path: Path, rank: int, world: int) -> None:
     """Remove what a killed writer of this rank, or of one that no longer exists, has left half-written."""
     for file in path.glob("*.tmp"):
         owner = file.name.split(".")[-2]
-        if owner == str(rank) or (owner.isdigit() and int(owner) >= world):
+        if not _is_folder(file) and (owner == str(rank) or (owner.isdecimal() and int(owner) >= world)):
             file.unlink(missing_ok=True)
 
 
@@ -112,8 +113,13 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _is_folder(path: Path) -> bool:
+    """Whether it is a directory itself, not a link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if _is_folder(path):
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

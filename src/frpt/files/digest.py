@@ -1,13 +1,15 @@
 """sha256 of files, weights, labels, samples and options: what a file on disk belongs to, and whether it is intact.
 
-Called by target stores, references, diagnoses and the cache of decoded images.
+Called by target stores, references, diagnoses, half-done training runs and the cache of decoded images.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
+import types
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import chain
@@ -103,6 +105,44 @@ def options_of(options: Any) -> dict[str, Any]:
 
     described: dict[str, Any] = plain(asdict(options))
     return described
+
+
+def described(value: Any) -> Any:
+    """What a function does, as far as it can be told, in words that stay the same from one process to the next.
+
+    A function by its name, its code, its defaults and what it closes over; a module by its settings and weights; any
+    other object by its class alone, because its state may change as it is used.
+    """
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Tensor):
+        return _describe(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [described(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(k): described(v) for k, v in value.items()}
+    if isinstance(value, functools.partial):
+        return (
+            f"partial {described(value.func)} {sha256_of_json([described(value.args), described(value.keywords)])[:8]}"
+        )
+    if isinstance(value, types.FunctionType):
+        cells = [described(cell.cell_contents) for cell in value.__closure__ or () if cell.cell_contents is not value]
+        inside = [_code(value.__code__), described(value.__defaults__), described(value.__kwdefaults__), cells]
+        return f"{value.__module__}.{value.__qualname__} {sha256_of_json(inside)[:8]}"
+    if isinstance(value, nn.Module):
+        settings = {k: v for k, v in vars(value).items() if isinstance(v, str | int | float) and k != "training"}
+        return f"{_name(value)} {sha256_of_json([settings, repr(value), weights_of(value)])[:8]}"
+    return _name(value)
+
+
+def _code(code: types.CodeType) -> list[Any]:
+    constants = [_code(c) if isinstance(c, types.CodeType) else described(c) for c in code.co_consts]
+    return [code.co_code.hex(), constants, list(code.co_names)]
+
+
+def _name(value: Any) -> str:
+    owner = value if hasattr(value, "__qualname__") else type(value)
+    return f"{owner.__module__}.{owner.__qualname__}"
 
 
 def _describe(t: Tensor) -> str:

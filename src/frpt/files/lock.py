@@ -1,10 +1,15 @@
-"""At most one live writer for each set of shards of a target store. Called by ``write_targets`` and rewriting."""
+"""At most one live writer for each set of files in a directory.
+
+Called by ``write_targets`` and rewriting for shards of a target store, and by training for a half-done run.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import socket
+import stat
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -12,12 +17,14 @@ from typing import Any
 
 from frpt.errors import StoreBusyError, StoreError
 from frpt.files.atomic import refused
+from frpt.files.untrusted import open_regular, parse_json
 
 _HELD: dict[tuple[str, int, int], int] = {}
 """(store, rank, process) → world, of the locks this process holds: the system grants a process its own lock twice."""
 _GUARD = threading.Lock()
 _LONGEST = 4096
 """Bytes of a lock file that are read: a host name has 255 at most."""
+_NAME = re.compile(r"writer-(\d{1,9})\.lock")
 
 
 class WriterLock:
@@ -57,10 +64,13 @@ class WriterLock:
 
         while True:
             try:
-                descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
+                # a link in the place of the file would have another file signed, and emptied first
+                descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
             except OSError as error:
-                raise refused(self.file, error) from error
+                raise _no_lock(self.file, error) from error
             try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise _no_lock(self.file, None)
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 owner = _parse(os.pread(descriptor, _LONGEST, 0))  # closing the file again would end the lock
                 if owner.get("host", socket.gethostname()) != socket.gethostname():
@@ -97,7 +107,10 @@ class WriterLock:
         """Ranks counted against another number of writers own other shards: theirs and ours overlap."""
         mine = os.path.realpath(self.path)
         for file in sorted(self.path.glob("writer-*.lock")):
-            rank = int(file.stem.rpartition("-")[2])
+            name = _NAME.fullmatch(file.name)
+            if name is None:
+                continue  # none of ours
+            rank = int(name[1])
             world = _HELD.get((mine, rank, os.getpid()))
             if world is not None:
                 owner = _me(rank, world)
@@ -120,26 +133,31 @@ def _me(rank: int, world: int) -> dict[str, Any]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return _parse(file.read_bytes())
+        with open_regular(file, os.O_RDONLY | os.O_NOFOLLOW) as stream:
+            return _parse(stream.read(_LONGEST))
     except FileNotFoundError:
         return {}
+    except (OSError, ValueError) as error:
+        raise _no_lock(file, error) from error
 
 
 def _parse(data: bytes) -> dict[str, Any]:
     """What a lock file says; nothing where its owner has not signed yet."""
     try:
-        owner = json.loads(data or b"{}")
+        owner = parse_json(data or b"{}")
     except ValueError:
         return {}
-    complete = isinstance(owner, dict) and owner.keys() >= {"host", "pid", "rank", "world"}
-    return owner if complete else {}
+    if not isinstance(owner, dict) or not isinstance(owner.get("host"), str):
+        return {}
+    numbers = [owner.get(name) for name in ("pid", "rank", "world")]
+    return owner if all(type(n) is int and 0 <= n < 2**31 for n in numbers) else {}
 
 
 def _may_live(owner: dict[str, Any]) -> bool:
     if owner["host"] != socket.gethostname():
         return True
     try:
-        os.kill(int(owner["pid"]), 0)
+        os.kill(owner["pid"], 0)
     except ProcessLookupError:
         return False
     except PermissionError:
@@ -154,6 +172,16 @@ def _busy(file: Path, owner: dict[str, Any]) -> StoreError:
         else "another process"
     )
     return StoreBusyError(
-        f"the target store {str(file.parent)!r} is being written by {who}. Wait for it, or take another store; if that "
-        f"process is gone, remove {file.name}."
+        f"{str(file.parent)!r} is being written by {who}. Wait for it, or take another directory; if that process is "
+        f"gone, remove {file.name}."
+    )
+
+
+def _no_lock(file: Path, error: Exception | None) -> StoreError:
+    """A link, a directory or a pipe in the place of a lock file; or the disk refuses."""
+    if isinstance(error, OSError) and not (file.is_symlink() or file.exists()):
+        return refused(file, error)
+    return StoreError(
+        f"{str(file)!r} is no lock file of frpt, but a link, a directory or something else; it was not followed. "
+        "Remove it, or take another directory."
     )

@@ -28,6 +28,11 @@ from frpt.graph.pooling import max_pool2d
 
 _PREFIX = "model"
 """Attribute under which ``Picked`` holds the user's model: every path in the graph starts with it."""
+_PROBABILITIES: dict[Any, str] = {
+    torch.ops.aten.softmax.int: "softmax", torch.ops.aten._softmax.default: "softmax",
+    torch.ops.aten.sigmoid.default: "sigmoid",
+}  # fmt: skip
+_COPIES = {torch.ops.aten.clone.default, torch.ops.aten.alias.default, torch.ops.aten.contiguous.default}
 
 
 @contextlib.contextmanager
@@ -197,6 +202,14 @@ class Captured:
                 if dead not in keep:
                     env.pop(dead, None)
         return {n: env[n] for n in keep if n in env}
+
+    def activation(self) -> tuple[str, Node]:
+        """("softmax" or "sigmoid", the value before it) where the output ends in one; else ("", the output)."""
+        node = self.output
+        while node.target in _COPIES:
+            node = node.all_input_nodes[0]
+        name = _PROBABILITIES.get(node.target, "")
+        return (name, node.all_input_nodes[0]) if name else ("", self.output)
 
     def output_of(self, inputs: Inputs, weights: Mapping[Node, Tensor] | None = None) -> Tensor:
         """The network's output, with some other weights; not differentiable."""

@@ -88,7 +88,7 @@ class Curvature:
 
 def on_eigenbases(A: Tensor, G: Tensor, kept: int) -> Curvature:
     """The eigenbases of A and G, the leading ``kept`` directions of A; S is not known yet."""
-    left_values, left = torch.linalg.eigh(G)
+    left_values, left = eigh(G)
     right_values, right = leading(A, kept)
     inputs = A.shape[-1]
     nothing = left.new_zeros(*left.shape[:2], kept)
@@ -99,6 +99,20 @@ def on_eigenbases(A: Tensor, G: Tensor, kept: int) -> Curvature:
     return Curvature(left, right.contiguous(), nothing, rest, left_values, right_values)
 
 
+def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
+    """``torch.linalg.eigh``; in double where single precision does not converge.
+
+    That happened with matrices of few old inputs, whose eigenvalues are mostly zero (2,304 rows of rank 64).
+    """
+    try:
+        values, vectors = torch.linalg.eigh(A)
+    except torch.linalg.LinAlgError:
+        if A.dtype == torch.float64:
+            raise
+        values, vectors = (t.to(A) for t in torch.linalg.eigh(A.double()))
+    return values, vectors
+
+
 def leading(A: Tensor, kept: int, spare: int = 64, rounds: int = 2) -> tuple[Tensor, Tensor]:
     """(the largest eigenvalues, ascending, their eigenvectors) of matrices (groups, n, n).
 
@@ -107,14 +121,14 @@ def leading(A: Tensor, kept: int, spare: int = 64, rounds: int = 2) -> tuple[Ten
     """
     n = A.shape[-1]
     if 2 * (kept + spare) > n:
-        values, vectors = torch.linalg.eigh(A)
+        values, vectors = eigh(A)
         return values[:, -kept:], vectors[..., -kept:]
     start = torch.randn(n, kept + spare, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     basis = A @ start.to(A)
     for _ in range(rounds):
         basis = A @ torch.linalg.qr(basis)[0]
     basis = torch.linalg.qr(basis)[0]
-    values, turn = torch.linalg.eigh(basis.mT @ A @ basis)
+    values, turn = eigh(basis.mT @ A @ basis)
     return values[:, -kept:], basis @ turn[..., -kept:]
 
 

@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from frpt.common.batch_axis import BatchAxis
 from frpt.datasets.labelled import LabelledSamples
 from frpt.errors import InputError, MemoryMismatchError, NonFiniteError, OptionError
 from frpt.files.atomic import make_folder, write_atomic
-from frpt.files.digest import other_weights, sha256_of_bytes, weights_of
+from frpt.files.digest import other_weights, sha256_of_bytes, sha256_of_json, weights_of
 from frpt.files.progress import Progress
+from frpt.files.untrusted import parse_json, parse_tensors, read_regular
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import Inputs, Picker
 from frpt.graph.names import OUTPUT
@@ -40,7 +40,7 @@ from frpt.repairs.weight_maps import Gradients, Pass, WeightMap, weight_maps
 from frpt.reverser import Reverser, make_reverser
 
 Task = Literal["classification", "regression"]
-_FORMAT, _VERSION = "frpt memory", 2
+_FORMAT, _VERSION = "frpt memory", 3
 _FACTS, _TENSORS = "memory.json", "memory.safetensors"
 _FULL = 864
 """Inputs of a matrix up to which its whole eigenbasis is kept, and least number of directions of a wider one.
@@ -171,6 +171,7 @@ class Memory:
             "curvatures": list(self.curvatures), "weights": self.weights, "sha256": sha256_of_bytes(tensors),
         }  # fmt: skip
         write_atomic(place / _TENSORS, tensors)
+        facts["checksum"] = sha256_of_json(facts)
         write_atomic(place / _FACTS, json.dumps(facts, indent=1).encode())
         return place
 
@@ -189,13 +190,14 @@ class Memory:
         """
         place = Path(path)
         try:
-            facts = json.loads((place / _FACTS).read_text())
-            data = (place / _TENSORS).read_bytes()
+            facts = parse_json(read_regular(place / _FACTS))
+            data = read_regular(place / _TENSORS)
             if (facts["format"], facts["version"]) != (_FORMAT, _VERSION):
                 raise ValueError(f"it is {facts['format']} {facts['version']}, not {_FORMAT} {_VERSION}")
-            if sha256_of_bytes(data) != facts["sha256"]:
+            checksum = facts.pop("checksum", None)
+            if checksum != sha256_of_json(facts) or sha256_of_bytes(data) != facts["sha256"]:
                 raise ValueError("its checksum is another: it is damaged")
-            held = load(data)
+            held = parse_tensors(data)
             names = list(Curvature.__dataclass_fields__)
             curvatures = {
                 name: Curvature(*(held[f"{i}/{part}"] for part in names)) for i, name in enumerate(facts["curvatures"])
@@ -203,7 +205,7 @@ class Memory:
             known = dict(facts["weights"])
             scale = float(facts["scale"])
             return Memory(curvatures, known, int(facts["samples"]), facts["task"], scale, Repaired.of(held))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MemoryMismatchError(f"{str(place)!r} cannot be read: {error}") from error
 
 

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from frpt.common.text import table
 from frpt.errors import PatchError
 from frpt.files.atomic import make_folder, write_atomic
-from frpt.files.digest import weights_of
+from frpt.files.digest import sha256_of_json, weights_of
+from frpt.files.untrusted import open_regular, parse_json
 
-_FORMAT, _VERSION = "frpt patch", "1"
+_FORMAT, _VERSION = "frpt patch", "2"
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -81,6 +82,7 @@ class Patch:
         file = Path(path)
         facts = {"before": self.before, "after": self.after, "moved": self.moved}
         meta = {"format": _FORMAT, "version": _VERSION, **{k: json.dumps(v) for k, v in facts.items()}}
+        meta["checksum"] = sha256_of_json(facts)
         make_folder(file.parent)
         write_atomic(file, save({n: t.contiguous() for n, t in self.bits.items()}, meta))
         return file
@@ -99,11 +101,14 @@ class Patch:
             PatchError: for a file that is missing, damaged, or something else.
         """
         try:
+            open_regular(path).close()  # safetensors would wait for a pipe
             with safe_open(str(path), "pt") as file:
                 meta = file.metadata() or {}
                 if (meta.get("format"), meta.get("version")) != (_FORMAT, _VERSION):
                     raise ValueError(f"it is no {_FORMAT} {_VERSION}")
-                facts = {name: dict(json.loads(meta[name])) for name in ("before", "after", "moved")}
+                facts = {name: dict(parse_json(meta[name].encode())) for name in ("before", "after", "moved")}
+                if meta.get("checksum") != sha256_of_json(facts):
+                    raise ValueError("its checksum is another: it is damaged")
                 bits = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise PatchError(f"{str(path)!r} cannot be read as a patch: {error}") from error

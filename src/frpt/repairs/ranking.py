@@ -4,10 +4,13 @@ A trained network rests at a minimum of its loss in the weights of every layer. 
 error in the range of that layer's Jacobian: a step in these very weights takes it back whole, one in the weights of
 another layer only in part. For each layer, from the same start, Gauss–Newton steps in its own weights θ:
 
-    min_Δ  ½ (J Δ)ᵀ H (J Δ) − gᵀ(J Δ)      H = diag(p) − p pᵀ, g = e_y − p for class scores;  H = I, g = t − out else
+    min_Δ  ½ (J Δ)ᵀ H (J Δ) − gᵀ(J Δ)      H = diag(p) − p pᵀ, g = e_y − p for class scores;  H = I, g = t − out else;
+                                            H = diag(p (1 − p)), g = t − p for the binary cross-entropy
 
+of the values before a softmax or sigmoid that the output ends in: probabilities are no scores. Solved
 by a few steps of conjugate gradients on half of the samples; what counts is the loss of the other half, which also says
-when to stop. J Δ is a difference of two forward passes, Jᵀ a backward pass; both start at the layer before.
+when to stop. Then the halves change places, so that every sample is held out once. J Δ is a difference of two forward
+passes, Jᵀ a backward pass; both start at the layer before.
 Called by ``frpt.diagnosis``, which ranks layers by it, and by ``frpt.repair(modules="auto")``.
 """
 
@@ -17,6 +20,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,7 +40,7 @@ from frpt.reverser import Reverser
 # 12 networks with one damaged layer that layer is named first (one or two more or less are within chance), and the
 # largest fault of the sound network, which should be small.
 SAMPLES = 768
-# Most samples to refit layers with, half of them held out. 192: 10 of 12, sound 0.02; 384: 12, 0.03; 768: 12,
+# Most samples to refit layers with, half of them held out at a time. 192: 10 of 12, sound 0.02; 384: 12, 0.03; 768: 12,
 # 0.01; 1280: 12, 0.00.
 LEAST_SAMPLES = 64
 # Even where memory is short. A choice: 192 are few already.
@@ -56,6 +61,17 @@ _LEAST = 2
 _BATCH = 64
 # Samples in a pass of ``most_faulty``; changes no result.
 
+LOSSES = {
+    "cross_entropy": "the cross-entropy", "bce": "the binary cross-entropy", "mse": "the squared error",
+}  # fmt: skip
+"""What ``loss`` of ``diagnose`` may be, in words."""
+CLEAR = 0.05
+# Share of the loss that refitting a layer has to take back for it to stand out. On digits (benchmarks/
+# diagnosis_numbers.py) layers of a sound network take back 0.03 at most, damaged ones 0.08 or more, 0.63 on average.
+_LEVEL, _RESAMPLES = 0.95, 2000
+# Of the bootstrap intervals: customary.
+
+Array = npt.NDArray[Any]
 Weights = dict[str, Tensor]
 Batches = Sequence[tuple[Any, Tensor]]
 
@@ -121,9 +137,9 @@ def most_faulty(rev: Reverser, inputs: Inputs, labels: Tensor, movable: Sequence
         [(inputs.taken(rows).given, labels[rows.to(labels.device)]) for rows in part.split(_BATCH)]
         for part in (some[:half], some[half:])
     )
-    faults = refit(rev, fitted, held, layers)
-    best = max((layer for layer in layers if own[layer]), key=lambda layer: faults[layer], default=None)
-    return None if best is None or faults[best] <= 0 else Faulty(best, faults[best], own[best])
+    faults = refit(rev, fitted, held, layers).ranked(seed).faults
+    best = max((layer for layer in layers if own[layer]), key=lambda layer: faults[layer].share, default=None)
+    return None if best is None or faults[best].share <= 0 else Faulty(best, faults[best].share, own[best])
 
 
 def own_weights(rev: Reverser, layers: Sequence[str]) -> dict[str, list[str]]:
@@ -135,21 +151,81 @@ def own_weights(rev: Reverser, layers: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def refit(rev: Reverser, fitted: Batches, held: Batches, layers: Sequence[str]) -> dict[str, float]:
-    """Layer → share of the held-out loss that refitting its own weights takes back; 0 for a layer without any.
+@dataclass(frozen=True)
+class Refits:
+    """Losses of the held-out samples. before: (n,). after: layer → (n,), with this layer's weights alone refitted."""
 
-    fitted, held: (inputs, labels), batch by batch. layers: output first; a layer's own weights are those its value
-    depends on and the next layer's does not.
+    before: Array
+    after: dict[str, Array]
+    loss: str = ""
+    """Which loss, in words."""
+
+    def ranked(self, seed: int = 0) -> Ranking:
+        """Layers by what their refit takes back, with bootstrap intervals over the samples."""
+        drawn = _drawn(len(self.before), seed)
+        whole = np.ones((1, len(self.before)))
+        share = {name: float(self._share(name, whole)[0]) for name in self.after}
+        spread = {name: self._share(name, drawn) for name in self.after}
+        order = tuple(sorted(share, key=lambda name: -share[name]))
+        faults = {name: Fault(share[name], *_interval(spread[name])) for name in order}
+        first = order[0]
+        near = tuple(name for name in order if name == first or _interval(spread[first] - spread[name])[0] <= 0)
+        return Ranking(faults, near if faults[first].low >= CLEAR else (), self.loss)
+
+    def _share(self, layer: str, counts: Array) -> Array:
+        """(r,), 1 − loss after / loss before, with each sample counted so many times. counts: (r, n)."""
+        before, after = counts @ self.before, counts @ self.after[layer]
+        taken: Array = 1 - after / np.where(before > 0, before, 1.0)
+        return np.where(before > 0, taken, 0.0)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """share: of the held-out loss that refitting a layer takes back. low, high: its 95 % interval over samples."""
+
+    share: float
+    low: float = 0.0
+    high: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """faults: by layer, the largest share first. suspects: the first layer and those that cannot be told from it.
+
+    There are no suspects if the first layer's interval does not lie above ``CLEAR``: no layer stands out.
     """
-    faults: dict[str, float] = {}
+
+    faults: dict[str, Fault]
+    suspects: tuple[str, ...]
+    loss: str = ""
+
+
+def refit(rev: Reverser, one: Batches, other: Batches, layers: Sequence[str], loss: str | None = None) -> Refits:
+    """Refit the weights of each layer alone, to one half of the samples and then to the other.
+
+    one, other: (inputs, labels), batch by batch. layers: output first; a layer's own weights are those its value
+    depends on and the next layer's does not. One without any keeps its losses.
+    """
+    chosen = _chosen(rev, loss, [torch.as_tensor(y) for _, y in (*one, *other)])
+    folds = [_refit(rev, fitted, held, layers, chosen) for fitted, held in ((one, other), (other, one))]
+    after = {name: np.concatenate([fold.after[name] for fold in folds]) for name in layers}
+    return Refits(np.concatenate([fold.before for fold in folds]), after, _in_words(rev, chosen))
+
+
+def _refit(rev: Reverser, fitted: Batches, held: Batches, layers: Sequence[str], loss: str) -> Refits:
+    """The losses of one half, with layers refitted to the other."""
+    after: dict[str, Array] = {}
     names_of = own_weights(rev, layers)
     with eval_mode(rev.model):
         for i, layer in enumerate(layers):
             before = layers[i + 1] if i + 1 < len(layers) else None
             names = set(names_of[layer])
             own = {n: p.detach() for n, p in rev.model.named_parameters() if n in names and p.is_floating_point()}
-            faults[layer] = _Part(rev, before, fitted, held).taken_back(own) if own else 0.0
-    return faults
+            part = _Part(rev, before, fitted, held, loss)
+            if i == 0:
+                start = part.losses({})
+            after[layer] = part.losses(part.refitted(own)) if own else start
+    return Refits(start, after)
 
 
 @dataclass(frozen=True)
@@ -163,37 +239,43 @@ class _Batch:
     class_dim: int | None
     count: int
     weights: dict[Node, str]
+    loss: str
+    end: Node
+    """What the loss is of: the output, or the value before its softmax or sigmoid."""
+    ignored: int
 
     def out(self, own: Weights) -> Tensor:
         values = {**self.given, **{node: own[name] for node, name in self.weights.items() if name in own}}
-        out: Tensor = self.captured.run(self.nodes, values, {self.captured.output}, self.count)[self.captured.output]
+        out: Tensor = self.captured.run(self.nodes, values, {self.end}, self.count)[self.end]
         return out
 
 
 class _Part:
     """The network from one layer's input on, as a function of that layer's weights."""
 
-    def __init__(self, rev: Reverser, before: str | None, fitted: Batches, held: Batches) -> None:
-        self.fitted, self.held = ([_batch(rev, before, x, y) for x, y in part] for part in (fitted, held))
+    def __init__(self, rev: Reverser, before: str | None, fitted: Batches, held: Batches, loss: str) -> None:
+        self.fitted, self.held = ([_batch(rev, before, x, y, loss) for x, y in part] for part in (fitted, held))
 
-    def taken_back(self, own: Weights) -> float:
-        """1 − loss after / loss before, of the held-out samples."""
-        start = lowest = self._loss(own)
+    def refitted(self, own: Weights) -> Weights:
+        """The weights with the least loss on the held-out samples of all that were tried."""
+        lowest = float(self.losses(own).sum())
         for _ in range(_ROUNDS):
             best = own
             for step in self._steps(own):
                 for length in _LENGTHS:
                     point = {n: w + length * step[n] for n, w in own.items()}
-                    if (loss := self._loss(point)) < lowest:
+                    if (loss := float(self.losses(point).sum())) < lowest:
                         lowest, best = loss, point
             if best is own:
                 break
             own = best
-        return 1 - lowest / start if start > 0 else 0.0
+        return own
 
-    def _loss(self, own: Weights) -> float:
+    def losses(self, own: Weights) -> Array:
+        """(n,), of the held-out samples."""
         with torch.no_grad():
-            return sum(float(_loss(b.out(own), b)) for b in self.held)
+            parts = [_loss(b.out(own), b).double().cpu().numpy() for b in self.held]
+        return np.concatenate(parts)
 
     def _steps(self, own: Weights) -> Iterable[Weights]:
         """The step after some numbers of conjugate gradient iterations."""
@@ -237,10 +319,39 @@ class _Part:
         return total
 
 
-def _batch(rev: Reverser, before: str | None, x: Any, y: Tensor) -> _Batch:
+def _drawn(count: int, seed: int) -> Array:
+    """(resamples, n), how often each sample is drawn."""
+    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), _RESAMPLES)
+
+
+def _interval(values: Array) -> tuple[float, float]:
+    low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _chosen(rev: Reverser, loss: str | None, labels: Sequence[Tensor]) -> str:
+    """The loss asked for, or the one that fits the labels and what the output ends in."""
+    if loss is not None:
+        return loss
+    captured, _ = rev.node(OUTPUT)
+    ends = captured.activation()[0]
+    whole = labels[0].dim() == captured.output.meta["val"].dim()  # a number for each output, not one label for several
+    if whole and labels[0].is_floating_point():
+        shares = ends == "sigmoid" and all(bool(((y >= 0) & (y <= 1)).all()) for y in labels)
+        return "bce" if shares else "mse"
+    return "bce" if ends == "sigmoid" else "cross_entropy"
+
+
+def _in_words(rev: Reverser, loss: str) -> str:
+    ends = rev.node(OUTPUT)[0].activation()[0]
+    return LOSSES[loss] + (f" of the values before the final {ends}" if ends and loss != "mse" else "")
+
+
+def _batch(rev: Reverser, before: str | None, x: Any, y: Tensor, loss: str) -> _Batch:
     inputs = Inputs.of(x)
     captured, node = rev.node(before or OUTPUT, inputs)
-    given, output = captured.given(inputs), captured.output
+    given = captured.given(inputs)
+    end = captured.output if loss == "mse" else captured.activation()[1]
     if before is not None:
         with torch.no_grad():
             given[node] = captured.run(needed(captured, {node}, set(given)), given, {node}, inputs.batch)[node]
@@ -248,38 +359,57 @@ def _batch(rev: Reverser, before: str | None, x: Any, y: Tensor) -> _Batch:
     weights = {n: names[id(captured.held(n))] for n in captured.weights if id(captured.held(n)) in names}
     labels = torch.as_tensor(y).to(next(iter(inputs.tensors)).device)
     return _Batch(
-        captured, needed(captured, {output}, set(given)), given, labels, rev.embedder.class_dim, inputs.batch, weights
-    )
+        captured, needed(captured, {end}, set(given)), given, labels, rev.embedder.class_dim, inputs.batch, weights,
+        loss, end, rev.embedder.ignore_index,
+    )  # fmt: skip
 
 
 def _axis(out: Tensor, b: _Batch) -> int:
     return class_dim(out, b.labels) if b.class_dim is None else b.class_dim
 
 
+def _wanted(out: Tensor, b: _Batch) -> Tensor:
+    """What each entry of the output should be: the labels, or one-hot where they are class ids."""
+    if b.labels.shape == out.shape:
+        return b.labels.to(out)
+    hot = F.one_hot(b.labels.clamp_min(0), out.shape[_axis(out, b)]).movedim(-1, _axis(out, b))
+    return hot.to(out)
+
+
+def _counts(out: Tensor, b: _Batch) -> Tensor:
+    """1, or 0 where a label is ignored; to be multiplied with something like the output."""
+    if b.labels.shape == out.shape:
+        return torch.ones_like(out)
+    return (b.labels != b.ignored).unsqueeze(_axis(out, b)).to(out)
+
+
 def _loss(out: Tensor, b: _Batch) -> Tensor:
-    """Cross-entropy of class ids, else the squared error; summed over the batch."""
-    if b.labels.is_floating_point():
-        return F.mse_loss(out, b.labels.to(out), reduction="sum")
-    return F.cross_entropy(out.movedim(_axis(out, b), -1).flatten(0, -2), b.labels.flatten(), reduction="sum")
+    """(b,), summed over the labels of a sample."""
+    if b.loss == "mse":
+        each = (out - _wanted(out, b)).square()
+    elif b.loss == "bce":
+        each = F.binary_cross_entropy_with_logits(out, _wanted(out, b), reduction="none")
+    else:
+        each = -_wanted(out, b) * out.log_softmax(_axis(out, b))
+    return (_counts(out, b) * each).reshape(b.count, -1).sum(1)
 
 
 def _slope(out: Tensor, b: _Batch) -> Tensor:
     """g, like the output; zero where a label is ignored."""
-    if b.labels.is_floating_point():
-        return b.labels.to(out) - out
-    axis = _axis(out, b)
-    p = out.movedim(axis, -1).softmax(-1)
-    g = F.one_hot(b.labels.clamp_min(0), p.shape[-1]).to(p) - p
-    return ((b.labels >= 0)[..., None] * g).movedim(-1, axis)
+    made = {"mse": lambda: out, "bce": out.sigmoid, "cross_entropy": lambda: out.softmax(_axis(out, b))}[b.loss]()
+    return _counts(out, b) * (_wanted(out, b) - made)
 
 
 def _bent(out: Tensor, b: _Batch, change: Tensor) -> Tensor:
     """H times a change of the output."""
-    if b.labels.is_floating_point():
-        return change
+    if b.loss == "mse":
+        return _counts(out, b) * change
+    if b.loss == "bce":
+        p = out.sigmoid()
+        return _counts(out, b) * p * (1 - p) * change
     axis = _axis(out, b)
-    p, q = out.movedim(axis, -1).softmax(-1), change.movedim(axis, -1)
-    return ((b.labels >= 0)[..., None] * p * (q - (p * q).sum(-1, keepdim=True))).movedim(-1, axis)
+    p = out.softmax(axis)
+    return _counts(out, b) * p * (change - (p * change).sum(axis, keepdim=True))
 
 
 def _dot(a: Weights, b: Weights) -> float:

@@ -128,6 +128,11 @@ class WholePath(Batch):
         fn, anchor, output, at = self.record.block(path, self.index)
         solver, limits = self.preset.reach, self.preset.composite.limits
         target = at.output.front(self.axis.take(self.target, self.index)).to(anchor.dtype)
+        lone = target.dim() == 1  # a number for each sample: solvers want an axis beside the batch
+        if lone:
+            plain = fn
+            fn = lambda a, rows: plain(a, rows)[:, None]  # noqa: E731
+            target, output = target[:, None], output[:, None]
         problem = Problem(
             fn, anchor, target, output, self.gate, replace(limits, iterations=solver.iterations),
             self.network.range(path.source), repeats=self.captured.dynamic, stop_at=solver.stop_at,
@@ -138,6 +143,7 @@ class WholePath(Batch):
             solution, reached = solver.solve(problem, self._aim(at.output))
         else:
             solution, reached = solver.solve_within(problem, variation, self._aim(at.output))
+        reached = reached.squeeze(1) if lone else reached
         return at.input.back(solution.value), at.output.back(reached), solution.iterations.double()
 
     def _aim(self, at: BatchAxis) -> Aim | None:

@@ -6,6 +6,7 @@ Called by the modules of this room only; ``TargetStore.manifest`` shows it to us
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +17,14 @@ import torch
 from frpt.common.batch_axis import BatchAxis
 from frpt.errors import StoreError
 from frpt.files.digest import sha256_of_bytes
+from frpt.files.untrusted import parse_json, read_regular
 
 FORMAT, VERSION = "frpt targets", 1
 FILE = "manifest.json"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 Mode = Literal["dense", "delta"]
+_LARGEST = 2**36
+"""Bytes of one sample's target; a manifest that says more is a trap (chosen: no feature comes near)."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class LayerInfo:
     @property
     def nbytes(self) -> int:
         """Size of one sample's target on the disk."""
-        return self.dtype.itemsize * int(torch.Size(self.shape).numel())
+        return self.dtype.itemsize * math.prod(self.shape)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "shape": list(self.shape), "dtype": str(self.dtype).removeprefix("torch.")}
@@ -76,7 +80,8 @@ class ShardInfo:
     deviation: dict[str, float]
 
     def to_text(self) -> bytes:
-        return dump(asdict(self))
+        body = asdict(self)
+        return dump({**body, "checksum": sha256_of_bytes(dump(body))})
 
 
 @dataclass(frozen=True)
@@ -143,16 +148,18 @@ def load_manifest(path: Path) -> Manifest:
     """The manifest of a store; a damaged one is refused."""
     file = path / FILE
     try:
-        text = file.read_bytes()
+        text = read_regular(file)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreError(
             f"{str(path)!r} is not a target store: it has no {FILE}. Write one with frpt.write_targets."
         ) from error
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{str(file)!r} cannot be read: {error}") from error
     damaged = StoreError(
         f"{str(file)!r} is damaged. Remove it and make the same frpt.write_targets call again; finished shards stay."
     )
     try:
-        body = json.loads(text)
+        body = parse_json(text)
     except ValueError as error:
         raise damaged from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
@@ -164,19 +171,61 @@ def load_manifest(path: Path) -> Manifest:
         )
     try:
         manifest = _manifest(body)
-    except (KeyError, TypeError, ValueError) as error:
+        same = manifest.to_text() == text
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise damaged from error
-    if manifest.to_text() != text:
+    if not same:
         raise damaged
+    if reason := _impossible(manifest):
+        raise StoreError(f"{str(file)!r} cannot be of a target store: {reason}. Write the store again.")
     return manifest
 
 
 def load_note(file: Path) -> ShardInfo | None:
     """What a finished shard says of itself; None where there is none, or none that can be read."""
     try:
-        return ShardInfo(**json.loads(file.read_bytes()))
-    except (FileNotFoundError, ValueError, TypeError):
+        data = parse_json(read_regular(file))
+        checksum = data.pop("checksum", None)
+        return ShardInfo(**data) if checksum == sha256_of_bytes(dump(data)) else None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def fits(manifest: Manifest, number: int, shard: ShardInfo) -> bool:
+    """Whether a shard can be the store's number so and so: its name, its samples, and room for what it holds."""
+    samples = manifest.samples_of(number)
+    numbers = (shard.start, shard.count, shard.nbytes, shard.corrected)
+    if shard.name != shard_name(number) or not all(_whole(n, 0) for n in numbers):
+        return False
+    if (shard.start, shard.count) != (samples.start, len(samples)) or shard.corrected > shard.count:
+        return False
+    words = (shard.settings, shard.sha256, shard.labels, shard.first_inputs, shard.first_label)
+    known = isinstance(shard.deviation, dict) and shard.deviation.keys() == manifest.layers.keys()
+    if not known or not all(isinstance(word, str) for word in words):
+        return False
+    rows = shard.count if manifest.mode == "dense" else shard.corrected
+    least = shard.count + rows * sum(info.nbytes for info in manifest.layers.values())
+    return shard.nbytes >= least and all(isinstance(d, int | float) for d in shard.deviation.values())
+
+
+def _impossible(manifest: Manifest) -> str | None:
+    """Why no store can have such a manifest, whose checksum fits; None where one can."""
+    for name in ("count", "batch_size", "shard_size"):
+        if not _whole(getattr(manifest, name), 1):
+            return f"{name} is {getattr(manifest, name)!r}"
+    if manifest.mode not in ("dense", "delta") or not manifest.layers:
+        return f"mode is {manifest.mode!r}, with {len(manifest.layers)} layers"
+    for name, info in manifest.layers.items():
+        if not all(_whole(n, 0) for n in info.shape) or info.nbytes > _LARGEST:
+            return f"the samples of {name!r} have the shape {info.shape}"
+    if manifest.shards and len(manifest.shards) != manifest.shard_count:
+        return f"it lists {len(manifest.shards)} of {manifest.shard_count} shards"
+    wrong = [shard.name for i, shard in enumerate(manifest.shards) if not fits(manifest, i, shard)]
+    return f"its shard {wrong[0]!r} does not fit" if wrong else None
+
+
+def _whole(value: Any, least: int) -> bool:
+    return type(value) is int and least <= value < 2**63
 
 
 def dump(data: dict[str, Any]) -> bytes:

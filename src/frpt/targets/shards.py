@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +17,9 @@ from torch import Tensor
 from frpt.errors import InputError, NonFiniteError, StoreError
 from frpt.files.digest import Sha256, label_bytes, sha256_of, sha256_of_bytes
 from frpt.files.progress import Progress
+from frpt.files.untrusted import open_regular, parse_json
 from frpt.reverse.reconstruction import Reconstruction
-from frpt.targets.manifest import Manifest, ShardInfo, load_note, note_name, shard_name
+from frpt.targets.manifest import Manifest, ShardInfo, fits, load_note, note_name, shard_name
 
 CORRECTED = "corrected"
 """The name of the tensor (count,) bool in a shard: which of its samples the label corrects."""
@@ -82,29 +83,44 @@ class ShardWriter:
 
 
 class ShardFile:
-    """A shard in a memory map. A safetensors file is 8 bytes header length, the header in JSON, the data."""
+    """A shard in a memory map. A safetensors file is 8 bytes header length, the header in JSON, the data.
 
-    def __init__(self, path: Path, info: ShardInfo) -> None:
+    Args:
+        path: The store's directory.
+        info: What the shard must be.
+        sound: Its bytes were compared with their checksum before; otherwise they are now.
+    """
+
+    def __init__(self, path: Path, info: ShardInfo, sound: bool = False) -> None:
         self._where = f"shard {info.name} of the target store {str(path)!r}"
         try:
-            with open(path / info.name, "rb") as file:
+            with open_regular(path / info.name) as file:
                 self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise self._broken(f"cannot be read ({error})") from error
         if len(self._data) != info.nbytes:
             raise self._broken(f"has {len(self._data)} bytes instead of {info.nbytes}")
+        if not sound and hashlib.sha256(self._data).hexdigest() != info.sha256:
+            raise self._broken("is damaged: its bytes differ from their checksum")
         self._start = 8 + int.from_bytes(self._data[:8], "little")
         try:
-            self._header = json.loads(self._data[8 : self._start])
+            self._header = parse_json(self._data[8 : self._start])
         except ValueError as error:
             raise self._broken("has no readable header") from error
+        if self._start > len(self._data) or not isinstance(self._header, dict):
+            raise self._broken("has no readable header")
 
-    def data_of(self, name: str, shape: tuple[int, ...]) -> memoryview:
-        """The bytes of a tensor (rows, *shape), without a copy."""
+    def data_of(self, name: str, shape: tuple[int, ...], nbytes: int) -> memoryview:
+        """The ``nbytes`` bytes of a tensor of this shape, without a copy."""
         entry = self._header.get(name)
-        if not isinstance(entry, dict) or tuple(entry["shape"][1:]) != shape:
+        try:
+            there = tuple(entry["shape"]) == shape
+            begin, end = entry["data_offsets"]
+            inside = 0 <= begin <= end <= len(self._data) - self._start and end - begin == nbytes
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._broken(f"holds no {name!r} of shape {shape}") from error
+        if not there or not inside:
             raise self._broken(f"holds no {name!r} of shape {shape}")
-        begin, end = entry["data_offsets"]
         return memoryview(self._data)[self._start + begin : self._start + end]
 
     def _broken(self, how: str) -> StoreError:
@@ -117,10 +133,10 @@ class ShardFile:
 def finished(path: Path, manifest: Manifest, number: int) -> ShardInfo | None:
     """The note of a shard that is there whole; None if it has to be written."""
     note = load_note(path / note_name(shard_name(number)))
-    if note is None or note.name != shard_name(number) or note.settings != manifest.settings_digest:
+    if note is None or not fits(manifest, number, note) or note.settings != manifest.settings_digest:
         return None
     file = path / note.name
-    return note if file.exists() and file.stat().st_size == note.nbytes else None
+    return note if file.is_file() and file.stat().st_size == note.nbytes else None
 
 
 def damaged_shards(path: Path, manifest: Manifest, progress: bool = True) -> list[str]:
@@ -137,7 +153,7 @@ def damaged_shards(path: Path, manifest: Manifest, progress: bool = True) -> lis
 def _sound(path: Path, shard: ShardInfo) -> bool:
     file = path / shard.name
     note = path / note_name(shard.name)
-    if not file.exists() or load_note(note) != shard or note.read_bytes() != shard.to_text():
+    if not file.is_file() or load_note(note) != shard or note.read_bytes() != shard.to_text():
         return False
     return sha256_of(file) == shard.sha256
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 
 from frpt.errors import InputError, StoreError, StoreMismatchError
+from frpt.files.progress import Progress
 from frpt.reverser import Reverser
 from frpt.targets.differences import dataset_differences, label_differences, layer_differences
-from frpt.targets.manifest import LayerInfo, Manifest, load_manifest, shard_name
+from frpt.targets.manifest import LayerInfo, Manifest, load_manifest
 from frpt.targets.shards import CORRECTED, ShardFile, damaged_shards, key_of
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ class Overview:
 class TargetStore:
     """The targets of a data set on disk. Opening reads the manifest only; shards are mapped when they are first read.
 
-    It can be pickled and handed to DataLoader workers: each maps the files for itself.
+    At that moment a shard's bytes are compared with their checksum, once; forked DataLoader workers tell each other
+    which ones were found sound. A store can be pickled, too: each process maps the files for itself.
 
     Args:
         path: The directory that ``frpt.write_targets`` wrote to.
@@ -123,6 +126,7 @@ class TargetStore:
         """Whether every shard is there, looked up again until it is."""
         if not self.manifest.complete:
             self.manifest = load_manifest(self.path)
+            self._reset()
         return self.manifest.complete
 
     @property
@@ -208,23 +212,40 @@ class TargetStore:
         self._require_complete()
         return damaged_shards(self.path, self.manifest, progress)
 
+    def check_shards(self, progress: bool = True) -> None:
+        """Compare with their checksums all shards that were not read yet; afterwards nothing is left to compare.
+
+        Args:
+            progress: Show a progress bar.
+
+        Raises:
+            StoreError: A shard is damaged; it is named.
+        """
+        self._require_complete()
+        with Progress("checking targets", len(self.manifest.shards), unit="shards", shown=progress) as bar:
+            for number in range(len(self.manifest.shards)):
+                self._shard(number)
+                bar.advance()
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "manifest": self.manifest}
+        return {"path": self.path, "manifest": self.manifest, "sound": bytes(self._sound)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.path, self.manifest = state["path"], state["manifest"]
         self._reset()
+        self._sound[:] = state["sound"]
 
     def _reset(self) -> None:
         self._layers: dict[str, _Rows] = {}
         self._files: dict[int, ShardFile] = {}
+        self._sound = mmap.mmap(-1, max(len(self.manifest.shards), 1))  # a byte a shard, shared with forked processes
         self._corrected: NDArray[np.bool_] | None = None
         self._rows: NDArray[np.int64] | None = None
 
     def _require_complete(self) -> None:
         if not self.complete:
             total = self.manifest.shard_count
-            there = sum((self.path / shard_name(s)).exists() for s in range(total))
+            there = len(list(self.path.glob("shard-*.safetensors")))
             raise StoreError(
                 f"the target store {str(self.path)!r} is incomplete: {there} of {total} shards are there. Wait for its "
                 "writers, or make the same frpt.write_targets call again: it goes on from there."
@@ -249,13 +270,14 @@ class TargetStore:
 
     def _shard(self, shard: int) -> ShardFile:
         if shard not in self._files:
-            self._files[shard] = ShardFile(self.path, self.manifest.shards[shard])
+            self._files[shard] = ShardFile(self.path, self.manifest.shards[shard], sound=bool(self._sound[shard]))
+            self._sound[shard] = 1
         return self._files[shard]
 
     def _corrected_samples(self) -> NDArray[np.bool_]:
         if self._corrected is None:
             self._require_complete()
-            parts = [self._shard(s).data_of(CORRECTED, ()) for s in range(self.manifest.shard_count)]
+            parts = [self._shard(i).data_of(CORRECTED, (s.count,), s.count) for i, s in enumerate(self.manifest.shards)]
             self._corrected = np.frombuffer(b"".join(parts), np.bool_)
         return self._corrected
 
@@ -279,7 +301,10 @@ class _Rows:
         """(k, *shape) float32: row places[i] of shard shards[i]; slices joined, so that each row is copied once."""
         maps, size, numbers = self._maps, self.info.nbytes, shards.tolist()
         for new in set(numbers) - maps.keys():
-            maps[new] = self.store._shard(new).data_of(key_of(self.layer), self.info.shape)
+            shard = self.store.manifest.shards[new]
+            rows = shard.count if self.store.mode == "dense" else shard.corrected
+            shape = (rows, *self.info.shape)
+            maps[new] = self.store._shard(new).data_of(key_of(self.layer), shape, rows * size)
         starts = (places * size).tolist()
         data = bytearray().join([maps[n][a : a + size] for n, a in zip(numbers, starts, strict=True)])
         shape = (len(numbers), *self.info.shape)

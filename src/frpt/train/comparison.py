@@ -72,7 +72,8 @@ class Difference:
         values: one for each seed.
         mean: of the values.
         std: of the values, with n − 1.
-        low: lower end of the interval; NaN for a single seed.
+        low: lower end of the interval; NaN for a single seed, and where all values are equal: nothing is known of how
+            they vary then.
         high: upper end.
     """
 
@@ -88,7 +89,7 @@ class Difference:
         d = np.subtract(a, b)
         n = len(d)
         std = float(d.std(ddof=1)) if n > 1 else 0.0
-        half = float(stats.t.ppf(0.975, n - 1)) * std / math.sqrt(n) if n > 1 else math.nan
+        half = float(stats.t.ppf(0.975, n - 1)) * std / math.sqrt(n) if n > 1 and std > 0 else math.nan
         mean = float(d.mean())
         return Difference([float(v) for v in d], mean, std, mean - half, mean + half)
 
@@ -167,7 +168,7 @@ class Comparison:
             if arm.name != BACKPROP:
                 d = self.difference(arm.name)
                 gap = f"{d.mean:+.{digits}f}"
-                gap += f" ({d.low:+.{digits}f} to {d.high:+.{digits}f})" if len(self.seeds) > 1 else ""
+                gap += f" ({d.low:+.{digits}f} to {d.high:+.{digits}f})" if math.isfinite(d.low) else " (no interval)"
             flips = ("-" if f is None else f"{f:.1f}" for f in (arm.flips("fixed"), arm.flips("broken")))
             rows.append((arm.name, f"{arm.mean:.{digits}f} ± {arm.std:.{digits}f}", gap, *flips))
         return rows

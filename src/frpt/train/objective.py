@@ -218,6 +218,13 @@ class Supervision:
         return F.mse_loss(feature, target), distance
 
 
+def _blame_data(call: Inputs, labels: Tensor) -> None:
+    """Refuse NaN and infinity in the data, before anything that comes of them is blamed."""
+    call.check_finite()
+    if labels.is_floating_point() and not bool(torch.isfinite(labels).all()):
+        raise NonFiniteError("the labels of the data set hold NaN or infinity; clean the data first")
+
+
 class Objective:
     """Runs a batch through the model and says what to minimise."""
 
@@ -231,6 +238,8 @@ class Objective:
         out = pick(model(*call.args, **call.kwargs), self.output)
         check_labels(batch.labels, out, "the data set")
         task = self.task_loss(out, labels)
+        if not bool(torch.isfinite(task)):
+            _blame_data(call, labels)
         s = self.supervision
         if s is None or step % s.every:
             (mean,) = self._means(batch, task)

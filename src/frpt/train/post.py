@@ -10,6 +10,7 @@ import math
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -17,17 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from frpt.datasets.labelled import digest_of_data
 from frpt.datasets.seeds import own_random, seed_all
 from frpt.errors import NonFiniteError, OptionError
-from frpt.files.digest import sha256_of_json, weights_of
+from frpt.files.digest import described, options_of, sha256_of_json, weights_of
 from frpt.graph.inputs import pick
 from frpt.reverser import Layer, Reverser, ReverserOptions, layer_name, network_of
 from frpt.train.batches import Batches, TrainingBatch, order
 from frpt.train.metrics import check_labels
 from frpt.train.objective import Losses
-from frpt.train.prepare import Places, Ready, Request, Targets, prepare
+from frpt.train.prepare import ONLINE, Places, Ready, Request, Targets, prepare
 from frpt.train.result import Epoch, Result, RunLog, Tally
-from frpt.train.resume import Partial
+from frpt.train.resume import Partial, damaged
 from frpt.train.training import ShortOptions, Training, sort_options
 
 if TYPE_CHECKING:
@@ -259,20 +261,40 @@ class Loop:
             )
         return made
 
+    @cached_property
     def _identity(self) -> dict[str, Any]:
         """What a half-done run must share with this one."""
-        request, rev = self.request, self.ready.reverser
+        request = self.request
         return {
             "c_rec": request.c_rec,
             "seed": request.seed,
             **self.training.lasting(),
-            "margin": rev.embedder.margin,
-            "reference": None if rev.reference is None else rev.reference.digest,
             "at": request.at,
             "targets": request.kind,
+            **self._made_with(),
             "samples": self.count,
+            "data": digest_of_data(request.dataset),
+            "validation data": None if request.val is None else digest_of_data(request.val),
+            "metric": self.ready.metric.name,
             "optimizer": type(self.raw).__name__,
             "starting model": self._start_digest,
+        }
+
+    def _made_with(self) -> dict[str, Any]:
+        """How targets come about: the store's settings and labels, or the options of their reconstruction."""
+        rev, store = self.ready.reverser, self.ready.stored
+        if store is not None:
+            labels = [shard.labels for shard in store.manifest.shards]
+            return {"store": sha256_of_json([store.manifest.settings_digest, labels])}
+        if self.request.kind != ONLINE:
+            return {}
+        embedder = options_of(rev.embedder)
+        return {
+            "embed": embedder.pop("how"),
+            **embedder,
+            "preset": options_of(rev.preset),
+            "blocks": described(rev.blocks),
+            "reference": None if rev.reference is None else rev.reference.digest,
         }
 
     def _save(self) -> None:
@@ -281,7 +303,7 @@ class Loop:
         if self.fabric.is_global_zero:
             here, supervision = self.position, self.ready.objective.supervision
             state = {
-                "run": self._identity(),
+                "run": self._identity,
                 "position": {"epoch": here.epoch, "number": here.number, "step": here.step},
                 "tally": asdict(here.tally),
                 "history": [asdict(row) for row in here.history],
@@ -295,10 +317,17 @@ class Loop:
         self.fabric.barrier()
 
     def _resume(self) -> None:
-        state = None if self.partial is None else self.partial.load(self._identity())
-        if state is None:
+        if self.partial is None or (state := self.partial.load(self._identity)) is None:
             return
+        try:
+            self._restore(state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            raise damaged(self.partial.folder, f"{type(error).__name__}: {error}") from error
+
+    def _restore(self, state: dict[str, Any]) -> None:
         moving = self.ready.frozen.moving()
+        if moving.keys() != state["model"].keys():
+            raise ValueError(f"it has the parameters {sorted(state['model'])[:4]}, not {sorted(moving)[:4]}")
         with torch.no_grad():
             for name, value in state["model"].items():
                 moving[name].copy_(value)

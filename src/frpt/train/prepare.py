@@ -37,6 +37,7 @@ from frpt.train.objective import (
     TargetSupply,
     check_c_rec,
 )
+from frpt.train.resume import Partial
 from frpt.train.tap import FeatureTap
 from frpt.train.training import Training, check_whole
 
@@ -143,6 +144,9 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
     if request.c_rec and request.targets is not None:
         _check_targets(request.targets)
     fabric, model, example, labels = _start(request)
+    if request.places.partial is not None and fabric.is_global_zero:
+        stack.enter_context(Partial(request.places.partial).locked())
+    example.check_finite()
     metric = metric_of(t.metric, labels)
     with torch.no_grad():
         out = pick(model(*example.args, **example.kwargs), output)
@@ -203,6 +207,7 @@ def _store(request: Request, rev: Reverser, fabric: Fabric, stack: ExitStack) ->
     else:
         store = _write(request, rev, fabric, stack)
     store.check(rev, dataset=request.dataset, at=request.at)
+    store.check_shards(request.progress and fabric.is_global_zero)
     return store
 
 

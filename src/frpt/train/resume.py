@@ -9,18 +9,22 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from frpt.errors import PartialError
-from frpt.files.atomic import staged
+from frpt.errors import PartialError, StoreError
+from frpt.files.atomic import make_folder, staged
+from frpt.files.digest import sha256_of_bytes, sha256_of_json
+from frpt.files.lock import WriterLock
+from frpt.files.untrusted import parse_json, parse_tensors, read_regular
 
-FORMAT = 2
+FORMAT = 3
+TENSORS, STATE = "tensors.safetensors", "state.json"
 _STATE = re.compile(r"state-(\d{10})")
 
 
@@ -62,6 +66,16 @@ class Partial:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """For the time of a ``with`` block no other run may use the directory."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(WriterLock(make_folder(self.folder), 0, 1))
+            except StoreError as error:
+                raise PartialError(f"the half-done run cannot be used: {error}") from error
+            yield
+
     def save(self, number: int, state: Mapping[str, Any]) -> None:
         """Write state ``number`` and, once it is safely there, remove the ones before it."""
         tensors: dict[str, Tensor] = {}
@@ -71,8 +85,10 @@ class Partial:
             self.folder.mkdir(parents=True, exist_ok=True)
             with staged(final) as part:
                 part.mkdir()
-                save_file(tensors, part / "tensors.safetensors")
-                (part / "state.json").write_text(json.dumps({"format": FORMAT, "state": tree}, allow_nan=True))
+                data = save(tensors)
+                body = {"format": FORMAT, "sha256": sha256_of_bytes(data), "state": tree}
+                (part / TENSORS).write_bytes(data)
+                (part / STATE).write_text(json.dumps({**body, "checksum": sha256_of_json(body)}, allow_nan=True))
         except (OSError, SafetensorError) as error:
             kept = self.newest()
             raise PartialError(
@@ -97,34 +113,52 @@ class Partial:
         if path is None:
             return None
         state = load(path)
-        check_same(path, state["run"], run)
+        saved = state.get("run") if isinstance(state, dict) else None
+        if not isinstance(saved, dict):
+            raise damaged(path, "it does not say what run it is of")
+        check_same(path, saved, run)
         return state
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A state that ``Partial.save`` wrote, on the CPU."""
+    """A state that ``Partial.save`` wrote, on the CPU; refused where a byte of it is not what was written."""
     try:
-        tensors = load_file(path / "tensors.safetensors")
-        content = json.loads((path / "state.json").read_text())
-    except (OSError, SafetensorError, ValueError) as error:
-        raise PartialError(
-            f"the half-done run {path} cannot be read: {error}. Delete it to start from the beginning."
-        ) from error
-    if content.get("format") != FORMAT:
-        raise PartialError(f"{path} has the format {content.get('format')!r}, this version reads {FORMAT}")
-    state: dict[str, Any] = unpack(content["state"], tensors)
+        data, content = read_regular(path / TENSORS), parse_json(read_regular(path / STATE))
+        if not isinstance(content, dict):
+            raise ValueError(f"{STATE} holds a {type(content).__name__}")
+        if content.get("format") not in (None, FORMAT):
+            raise ValueError(f"it has the format {content['format']!r}, this version reads {FORMAT}")
+        if content.pop("checksum", None) != sha256_of_json(content):
+            raise ValueError(f"{STATE} differs from its checksum")
+        if content["sha256"] != sha256_of_bytes(data):
+            raise ValueError(f"{TENSORS} differs from its checksum")
+        state: dict[str, Any] = unpack(content["state"], parse_tensors(data))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise damaged(path, error) from error
     return state
+
+
+def damaged(path: Path, reason: object) -> PartialError:
+    """A state that cannot be gone on from."""
+    return PartialError(
+        f"the half-done run {path} is damaged or no run of this version: {reason}. Delete it to start from the "
+        "beginning."
+    )
 
 
 def check_same(path: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to continue a run that was started differently, and say in what."""
-    differences = [
-        f"{name} was {saved.get(name)!r}, now {now.get(name)!r}"
-        for name in (*now, *(n for n in saved if n not in now))
-        if saved.get(name) != now.get(name)
-    ]
-    if differences:
+    if differences := list(_differences(saved, now)):
         raise PartialError(
             f"{path} belongs to another run: {'; '.join(differences)}. Choose another directory for partial=, or start "
             "the run as it was started."
         )
+
+
+def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name in (*now, *(n for n in saved if n not in now)):
+        before, after = saved.get(name), now.get(name)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _differences(before, after, f"{prefix}{name}.")
+        elif before != after:
+            yield f"{prefix}{name} was {before!r}, now {after!r}"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from frpt.errors import OptionError
+from frpt.files.digest import described
 from frpt.reverser import ReverserOptions, check_names
 from frpt.train.metrics import Metric, TaskLoss
 
@@ -90,7 +91,8 @@ class Training:
     def lasting(self) -> dict[str, Any]:
         """What must be the same for a stopped run to continue to the same numbers."""
         names = ("epochs", "batch_size", "lr", "weight_decay", "every", "precision")
-        return {name: getattr(self, name) for name in names}
+        functions = {"task loss": self.task_loss, "schedule": self.schedule, "optimizer made by": self.optimizer}
+        return {name: getattr(self, name) for name in names} | {n: described(f) for n, f in functions.items()}
 
 
 class TrainingOptions(TypedDict, total=False):

@@ -22,7 +22,7 @@ from frpt_paper.experiments.corruptions import KINDS, corrupted
 from frpt_paper.experiments.workbench import ExperimentReport, Workbench
 from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, PostTrainingJob, seed_of
 from frpt_paper.runs.lab import Lab, layer_of, post_trained
-from frpt_paper.runs.runs_table import Row
+from frpt_paper.runs.runs_table import Row, RunsTable
 from frpt_paper.tables import figures
 from frpt_paper.tables.printed import Cell, PrintedTable, interval
 from frpt_paper.tables.statistics import SET_NAMES, layer_order
@@ -69,7 +69,8 @@ def adaptation(bench: Workbench) -> ExperimentReport:
     largest = len(lab.split(dataset, "train"))
     if max(sizes) > largest:
         raise OptionError(f"the new set would have {max(sizes)} samples, the training split has {largest}")
-    frame = bench.sweep(list({job.key: job for job in jobs}.values()), lab, partial(run, lab))
+    table = RunsTable(bench.folder / "runs.csv")
+    frame = bench.work_off(list({job.key: job for job in jobs}.values()), partial(run, lab), table)
     shown = SET_NAMES[dataset]
     title = f"Adaptation on {shown}"
     report = ExperimentReport(title, [f"{100 * start.accuracy:.2f} % on the old distribution, checkpoint {start.name}"])

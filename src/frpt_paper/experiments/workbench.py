@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from frpt.errors import OptionError
-from frpt_paper.runs.jobs import PostTrainingJob
+from frpt_paper.runs.jobs import Job, PostTrainingJob
 from frpt_paper.runs.lab import Lab
 from frpt_paper.runs.pretraining import Recipe, recipe_of
 from frpt_paper.runs.runs_table import RunsTable
 from frpt_paper.runs.starting_models import StartingModel
-from frpt_paper.runs.sweep import RunJob, sweep
+from frpt_paper.runs.sweep import RunJob, check_cluster, sweep
 from frpt_paper.tables.printed import PrintedTable
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class ReproduceOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{name} must be at least 1, got {value}")
+        check_cluster(self.cluster)
         if self.samples is not None and (len(self.samples) != 2 or min(self.samples) < 1):
             raise OptionError(f"samples must be two numbers, of training and of test samples, got {self.samples}")
 
@@ -167,26 +168,33 @@ class Workbench:
         self.console.print(f"{model} on {dataset}: test accuracy {100 * starts[-1].accuracy:.2f} % ({starts[-1].path})")
         return starts
 
-    def sweep(self, jobs: Sequence[PostTrainingJob], lab: Lab, run: RunJob | None = None) -> pd.DataFrame:
+    def sweep(self, jobs: Sequence[PostTrainingJob], lab: Lab) -> pd.DataFrame:
         """The rows of all jobs, those of earlier calls included; missing targets are written first.
 
-        Post-training runs of all experiments are in one table, so that what two of them need is run once. An experiment
-        with a ``run`` of its own has a table in its folder. The earliest seeds come first, and of a seed the smallest
-        strengths, which may decide larger ones (``runs_table.decided``).
+        Post-training runs of all experiments on images are in one table, so that what two of them need is run once. The
+        earliest seeds come first, and of a seed the smallest strengths, which may decide larger ones
+        (``runs_table.decided``).
         """
-        table = lab.table if run is None else RunsTable(self.folder / "runs.csv")
+        lab.table.cut_unfinished_line()
+        done = lab.table.done()
+        missing = sorted(
+            (job for job in jobs if job.key not in done), key=lambda job: (job.seed, job.c_rec, job.preset)
+        )
+        lab.write_stores(missing, progress=self.console.is_terminal)
+        made = [job for job in jobs if job.key in done]
+        return self.work_off([*made, *missing], lab.run, lab.table)
+
+    def work_off(self, jobs: Sequence[Job], run: RunJob, table: RunsTable) -> pd.DataFrame:
+        """The rows of all jobs, in the order given; those that the table does not have are run."""
         table.cut_unfinished_line()
         done = table.done()
         missing = {job.key: job for job in jobs if job.key not in done}
-        if run is None:
-            missing = dict(sorted(missing.items(), key=lambda item: (item[1].seed, item[1].c_rec, item[1].preset)))
-            lab.write_stores(missing.values(), progress=self.console.is_terminal)
         if len(missing) < len(jobs):
             self.console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are in {table.path}; the rest follows")
         with self.bar("runs", len(missing), "runs") as step:
             sweep(
-                list(missing.values()), run or lab.run, table, workers=self.options.workers,
-                cluster=self.options.cluster, progress=lambda job, ended, of: step(""),
+                list(missing.values()), run, table, workers=self.options.workers, cluster=self.options.cluster,
+                progress=lambda job, ended, of: step(""),
             )  # fmt: skip
         frame = table.frame()
         return frame[frame["job"].isin({job.key for job in jobs})].reset_index(drop=True)

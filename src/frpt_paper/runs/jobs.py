@@ -1,4 +1,4 @@
-"""Post-training runs that are still to be made, and the grid l_R × c_rec × seed with its matched controls.
+"""Runs that are still to be made, and the grid l_R × c_rec × seed with its matched controls.
 
 Experiments build jobs, ``sweep`` works them off, and ``RunsTable`` keeps their rows under a job's key. The key is a
 digest of the job's fields: a field that is renamed or added would orphan the rows of every table that exists.
@@ -23,7 +23,18 @@ RECONSTRUCTED = (FRPT, ONLINE)
 
 
 @dataclass(frozen=True)
-class PostTrainingJob:
+class Job:
+    """Something to be run once, told from others by its fields."""
+
+    @property
+    def key(self) -> str:
+        """A digest of everything that decides the run's numbers; the column ``job`` of the table of runs."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class PostTrainingJob(Job):
     """One post-training run.
 
     l_r: the paper's name of the layer. arm: back-propagation (c_rec = 0), anchor-only (targets are the starting model's
@@ -51,12 +62,6 @@ class PostTrainingJob:
             raise OptionError(f"unknown arm {self.arm!r}: there are {', '.join(arms)}")
         if (self.c_rec == 0) != (self.arm == BACKPROP) or self.c_rec < 0:
             raise OptionError(f"c_rec must be 0 for {BACKPROP} and positive otherwise, got {self.c_rec} for {self.arm}")
-
-    @property
-    def key(self) -> str:
-        """A digest of everything that decides the run's numbers; the column ``job`` of the table of runs."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def grid(

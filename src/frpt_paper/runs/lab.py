@@ -95,7 +95,7 @@ class Lab:
 
     def reverser(self, job: PostTrainingJob) -> frpt.Reverser:
         """On the model a job starts from; made once per process for all its layers, strengths and seeds."""
-        embed = _unchanged if job.arm == ANCHOR else job.embed or "nearest"
+        embed = unchanged if job.arm == ANCHOR else job.embed or "nearest"
         return _reverser(self, job.dataset, job.model, job.checkpoint, job.preset or "default", embed)
 
     def run(self, job: PostTrainingJob) -> list[Row]:
@@ -144,7 +144,7 @@ def _adamw(lr: float, parameters: Iterable[nn.Parameter]) -> AdamW:
     return AdamW(parameters, lr=lr, weight_decay=WEIGHT_DECAY, fused=True)
 
 
-def _unchanged(output: Tensor, labels: Tensor) -> Tensor:
+def unchanged(output: Tensor, labels: Tensor) -> Tensor:
     """An embedding that asks for nothing: the target of every layer is its own feature."""
     return output
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 import frpt
 from frpt.errors import SweepError
-from frpt_paper.runs.jobs import PostTrainingJob
+from frpt_paper.runs.jobs import Job, PostTrainingJob
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = Mapping[str, float | int | str | None]
-_TEXT = ("job", "dataset", "model", "l_r", "arm", "preset", "embed", "checkpoint", "corruption")
+_TEXT = ("job", "dataset", "model", "l_r", "arm", "preset", "embed", "checkpoint", "corruption", "method", "scenes")
 LARGEST_WEIGHT = frpt.LossBalance().clip[1]
 """Upper bound of the weight λ of the reconstruction loss (10, paper III)."""
 
@@ -41,7 +41,7 @@ class RunsTable:
             if whole < len(data):
                 os.truncate(self.path, whole)
 
-    def append(self, job: PostTrainingJob, rows: Sequence[Row]) -> None:
+    def append(self, job: Job, rows: Sequence[Row]) -> None:
         """Add a job's rows in one write."""
         if not rows:
             raise SweepError(f"the run of {job} gave no rows")

@@ -65,7 +65,7 @@ def starting_models(
     def after(epoch: int, trained: nn.Module, accuracy: float) -> None:
         if epoch in epochs:
             saved.append(
-                {"epoch": epoch, "accuracy": accuracy, "name": _save(folder, dataset, model, trained, accuracy)}
+                {"epoch": epoch, "accuracy": accuracy, "name": save_weights(folder, dataset, model, trained, accuracy)}
             )
         if each is not None:
             each(epoch, accuracy)
@@ -73,22 +73,26 @@ def starting_models(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     fresh = make_model(model, dataset, seed)
     history = pretrain(fresh, train, test, recipe, seed=seed, device=device, each=after).history
-    _write(index, json.dumps({**settings, "history": history, "saved": saved}, indent=1).encode())
+    write_file(index, json.dumps({**settings, "history": history, "saved": saved}, indent=1).encode())
     return _listed(index, folder)
 
 
 def load_model(path: Path, model: str, dataset: str) -> nn.Module:
     """The model with a checkpoint's weights, in eval mode."""
+    return load_weights(path, make_model(model, dataset), f"{model} for {dataset}")
+
+
+def load_weights(path: Path, into: nn.Module, what: str) -> nn.Module:
+    """A fresh model with a checkpoint's weights, in eval mode. what: the model's name, for the error."""
     if not path.is_file():
         raise CheckpointError(
             f"there is no checkpoint {str(path)!r}; run the experiment's first call where it is written"
         )
-    loaded = make_model(model, dataset)
     try:
-        loaded.load_state_dict(load_file(path))
+        into.load_state_dict(load_file(path))
     except Exception as error:
-        raise CheckpointError(f"the checkpoint {str(path)!r} is not one of {model} for {dataset}: {error}") from error
-    return loaded.eval()
+        raise CheckpointError(f"the checkpoint {str(path)!r} is not one of {what}: {error}") from error
+    return into.eval()
 
 
 def _listed(index: Path, folder: Path) -> list[StartingModel]:
@@ -101,15 +105,15 @@ def _listed(index: Path, folder: Path) -> list[StartingModel]:
     return starts
 
 
-def _save(folder: Path, dataset: str, model: str, trained: nn.Module, accuracy: float) -> str:
+def save_weights(folder: Path, dataset: str, model: str, trained: nn.Module, accuracy: float) -> str:
     """Write the weights under a name that tells their accuracy and ends in a digest of them."""
     data = save({k: v.detach().cpu().contiguous().clone() for k, v in trained.state_dict().items()})
     name = f"{dataset}_{model}_{accuracy:.4f}_{hashlib.sha256(data).hexdigest()[:8]}"
-    _write(folder / f"{name}.safetensors", data)
+    write_file(folder / f"{name}.safetensors", data)
     return name
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """Write beside the file, then rename: a killed process leaves all of the file or nothing of it."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_bytes(data)

@@ -6,6 +6,7 @@ Called by ``Workbench.sweep``. Each job's rows are appended when it ends, so a s
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import multiprocessing
 import os
 import sys
@@ -18,22 +19,22 @@ from typing import Any
 import torch
 
 from frpt.errors import OptionError, SweepError
-from frpt_paper.runs.jobs import PostTrainingJob
+from frpt_paper.runs.jobs import Job
 from frpt_paper.runs.runs_table import Row, RunsTable
 
 RunJob = Callable[[Any], Sequence[Row]]
-Outcome = tuple[PostTrainingJob, Sequence[Row] | Exception]
+Outcome = tuple[Job, Sequence[Row] | Exception]
 CLUSTERS = ("ray",)
 
 
 def sweep(
-    jobs: Iterable[PostTrainingJob],
+    jobs: Iterable[Job],
     run: RunJob,
     table: RunsTable,
     *,
     workers: int = 1,
     cluster: str | None = None,
-    progress: Callable[[PostTrainingJob, int, int], None] | None = None,
+    progress: Callable[[Job, int, int], None] | None = None,
 ) -> None:
     """Run every job once. A sweep that was stopped goes on with what is missing when the same call is made again.
 
@@ -53,14 +54,11 @@ def sweep(
     """
     if workers < 1:
         raise OptionError(f"workers must be at least 1, got {workers}")
-    if cluster is not None and cluster not in CLUSTERS:
-        raise OptionError(
-            f"unknown cluster {cluster!r}: there is {', '.join(CLUSTERS)}; leave it out for processes here"
-        )
+    check_cluster(cluster)
     table.cut_unfinished_line()
     done = table.done()
     missing = list({job.key: job for job in jobs if job.key not in done}.values())
-    failed: list[tuple[PostTrainingJob, Exception]] = []
+    failed: list[tuple[Job, Exception]] = []
     if cluster is not None:
         outcomes = _on_ray(missing, run)
     else:
@@ -80,12 +78,22 @@ def sweep(
         ) from failed[0][1]
 
 
-def _here(jobs: Sequence[PostTrainingJob], run: RunJob) -> Iterator[Outcome]:
+def check_cluster(cluster: str | None) -> None:
+    """Refuse a cluster that does not exist, or whose package is not installed; before anything is trained."""
+    if cluster is not None and cluster not in CLUSTERS:
+        raise OptionError(
+            f"unknown cluster {cluster!r}: there is {', '.join(CLUSTERS)}; leave it out for processes here"
+        )
+    if cluster is not None and sys.modules.get(cluster) is None and importlib.util.find_spec(cluster) is None:
+        raise OptionError("cluster='ray' needs Ray: pip install 'frpt[ray]', or leave it out for processes here")
+
+
+def _here(jobs: Sequence[Job], run: RunJob) -> Iterator[Outcome]:
     for job in jobs:
         yield _attempt(run, job)
 
 
-def _attempt(run: RunJob, job: PostTrainingJob) -> Outcome:
+def _attempt(run: RunJob, job: Job) -> Outcome:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -96,7 +104,7 @@ def _attempt(run: RunJob, job: PostTrainingJob) -> Outcome:
         torch.set_num_threads(threads)
 
 
-def _pool(jobs: Sequence[PostTrainingJob], run: RunJob, workers: int) -> Iterator[Outcome]:
+def _pool(jobs: Sequence[Job], run: RunJob, workers: int) -> Iterator[Outcome]:
     """In fresh processes, in the order they end."""
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin)
     try:
@@ -133,14 +141,10 @@ def _follow(sentinel: int) -> None:
     os._exit(1)
 
 
-def _on_ray(jobs: Sequence[PostTrainingJob], run: RunJob) -> Iterator[Outcome]:
+def _on_ray(jobs: Sequence[Job], run: RunJob) -> Iterator[Outcome]:
     """As Ray tasks of one processor each, in the order they end."""
-    try:
-        import ray
-    except ImportError as error:
-        raise OptionError(
-            "cluster='ray' needs Ray: pip install 'frpt[ray]', or leave it out for processes here"
-        ) from error
+    import ray
+
     if not ray.is_initialized():
         ray.init()
     task = ray.remote(_attempt)

@@ -125,6 +125,30 @@ def gains(data: pd.DataFrame, title: str) -> Figure:
 
 
 @styled
+def planners(data: pd.DataFrame, title: str) -> Figure:
+    """Gain in PDMS over back-propagation per l_R with intervals over scenes, a panel per strength, a mark per arm."""
+    data = data[data["against"] == BACKPROP]
+    strengths, layers = sorted(data["c_rec"].unique()), list(dict.fromkeys(data["l_r"]))
+    arms = list(dict.fromkeys(zip(data["arm"], data["preset"], strict=True)))
+    figure = sheet(8.0, 2.0 * len(strengths) + 0.8)
+    panels = figure.subplots(len(strengths), 1, squeeze=False, sharex=True)[:, 0]
+    for ax, c in zip(panels, strengths, strict=True):
+        for i, (colour, (arm, preset)) in enumerate(zip((GREY, RED, BLUE, GREEN), arms, strict=False)):
+            part = data[(data["c_rec"] == c) & (data["arm"] == arm) & (data["preset"] == preset)]
+            across = [layers.index(name) + 0.6 * (i + 0.5) / len(arms) - 0.3 for name in part["l_r"]]
+            error = [part["delta"] - part["low"], part["high"] - part["delta"]]
+            label = f"{arm}{', ' + preset if preset else ''}"
+            ax.errorbar(across, part["delta"], error, fmt="o", ms=4, capsize=2, color=colour, label=label)
+        ax.axhline(0, color="#666666", lw=0.8)
+        ax.set_ylabel(f"c_rec = {c:g}\npoints of PDMS")
+        ax.grid(axis="y")
+    panels[0].set_title(f"{title}:\ngain over back-propagation")
+    panels[-1].set_xticks(range(len(layers)), layers)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+@styled
 def solvers(times: pd.DataFrame, errors: pd.DataFrame) -> Figure:
     """Seconds against the size of the map; CCP error and deviation against the condition number, gate on and off.
 

@@ -44,7 +44,7 @@ def deviation(d: Findings, path: Where = None) -> Figure:
     moved = d.samples.deviation[np.asarray(d.samples.corrected, bool)]
     for i, column in enumerate(moved.T):
         values = column[np.isfinite(column)]
-        colour = RED if d.ranking and names[i] == d.ranking[0] else BLUE
+        colour = RED if names[i] in d.suspects else BLUE
         if len(values):
             low, q1, middle, q3, high = np.percentile(values, [5, 25, 50, 75, 95])
             ax.plot([low, high], [i, i], color=colour, lw=1.2, solid_capstyle="butt")
@@ -55,12 +55,12 @@ def deviation(d: Findings, path: Where = None) -> Figure:
     if not _is_wide(moved):
         ax.set_xlim(left=0)
     ax.grid(axis="x")
-    listed(ax, names, set(d.ranking[:1]))
+    listed(ax, names, set(d.suspects))
     ax.set_xlabel(
         "relative deviation  ‖a* − â‖ / ‖â‖\ndot: mean, stroke: median, bar: middle half, line: 5 to 95 % of samples"
     )
     title = f"How far features are from what the label needs ({len(moved)} samples)"
-    ax.set_title(title + (f"\nlikeliest place of the fault: {d.ranking[0]}" if d.ranking else ""))
+    ax.set_title(title + (f"\nlikeliest place of the fault: {' or '.join(d.suspects)}" if d.suspects else ""))
     return figure
 
 

@@ -80,6 +80,8 @@ def layers_table(d: Findings) -> PageTable:
             "fault",
             hint="share of the loss that refitting this layer alone takes back, on samples it was not fitted to",
         ),
+        Column("from", hint="lower end of the fault's 95 % interval, by the bootstrap over these samples"),
+        Column("to", hint="its upper end"),
         Column("deviation", hint="mean of ‖a* − â‖/‖â‖ over the samples that need a correction"),
         Column("in reference", hint="the same in the reference's metric: standard deviations of the layer's features"),
         Column("label wins", "percent", hint="samples whose label the network predicts when it runs on from a*"),
@@ -91,8 +93,8 @@ def layers_table(d: Findings) -> PageTable:
     ]
     rank = {name: i + 1 for i, name in enumerate(d.ranking)}
     rows = [
-        row(columns, (f.name, rank.get(f.name), f.fault, f.deviation, f.reference_deviation, f.wins, f.closed,
-                      f.sensitivity, f.depth, f.kind,
+        row(columns, (f.name, rank.get(f.name), f.fault, *f.fault_interval, f.deviation, f.reference_deviation,
+                      f.wins, f.closed, f.sensitivity, f.depth, f.kind,
                       " × ".join(map(str, f.shape))), layer=i)
         for i, f in enumerate(d.layers)
     ]  # fmt: skip

@@ -10,10 +10,6 @@ import numpy as np
 from frpt.diagnosis.findings import Findings, LayerFinding
 from frpt.diagnosis.report.words import class_name, percent, score
 
-CLEAR = 0.05
-# Share of the loss that refitting a layer has to take back for it to stand out. On digits (benchmarks/
-# diagnosis_numbers.py) layers of a sound network take back 0.03 at most, damaged ones 0.08 or more, 0.63 on average.
-
 
 @dataclass(frozen=True)
 class Fact:
@@ -50,10 +46,11 @@ def verdict(d: Findings) -> Verdict:
         )
     if first is not None:
         sentences.append(_of_fault(d, first))
+        if d.loss:
+            sentences.append(f"The loss is {d.loss}.")
         if math.isfinite(first.deviation) and math.isfinite(first.closed):
             sentences.append(_of_layer(first, bool(d.class_names)))
-    layer = first.name if first is not None and first.fault >= CLEAR else ""
-    return Verdict(layer, wrong, sentences, _facts(d, said, count, wrong, first))
+    return Verdict(_named(d) if wrong else "", wrong, sentences, _facts(d, said, count, wrong, first))
 
 
 def about_targets(d: Findings) -> str:
@@ -72,14 +69,30 @@ def about_targets(d: Findings) -> str:
     )
 
 
+def _named(d: Findings) -> str:
+    """The layer that carries the fault, "" where none stands out."""
+    return d.suspects[0] if len(d.suspects) == 1 else ""
+
+
 def _of_fault(d: Findings, first: LayerFinding) -> str:
-    others = [f for f in d.layers if f.name != first.name]
-    second = max(others, key=lambda f: f.fault, default=None)
-    taken = f"takes back {percent(first.fault)} of the loss on samples it was not fitted to"
-    if not first.fault >= CLEAR:
-        return f"No single layer stands out: refitting {first.name} alone, the best of them, {taken}."
-    more = "" if second is None else f", the next best, {second.name}, {percent(max(second.fault, 0.0))}"
-    return f"The fault is most likely in {first.name}: refitting it alone {taken}{more}."
+    taken = f"refitting it alone takes back {_share(first)} of the loss on samples it was not fitted to"
+    if d.suspects == (first.name,):
+        second = max((f for f in d.layers if f.name != first.name), key=lambda f: f.fault, default=None)
+        more = "" if second is None else f", the next best, {second.name}, {_share(second)}"
+        return f"The fault is most likely in {first.name}: {taken}{more}."
+    if not d.suspects:
+        return f"No single layer stands out: {first.name} is the best of them, and {taken}."
+    alike = [f"{f.name} {_share(f)}" for name in d.suspects for f in d.layers if f.name == name]
+    return (
+        "No single layer stands out: these samples do not tell the fault of "
+        f"{', '.join(d.suspects[:-1])} from that of {d.suspects[-1]}. Refitting one alone takes back, of the loss on "
+        f"samples it was not fitted to: {', '.join(alike)}."
+    )
+
+
+def _share(f: LayerFinding) -> str:
+    low, high = f.fault_interval
+    return f"{percent(f.fault)} ({percent(low)} to {percent(high)})"
 
 
 def _of_layer(f: LayerFinding, classes: bool) -> str:
@@ -95,9 +108,9 @@ def _facts(d: Findings, said: str, count: int, wrong: int, first: LayerFinding |
         Fact("need a correction", percent(wrong / count) if count else "–", f"{wrong:,} of {count:,}"),
     ]
     if first is not None:
-        clear = first.fault >= CLEAR
-        note = f"refitting it takes back {percent(first.fault)} of the loss"
-        facts.append(Fact("likeliest fault", first.name if clear else "none stands out", note, code=clear))
+        named = _named(d)
+        note = f"refitting {'it' if named else first.name} takes back {_share(first)} of the loss"
+        facts.append(Fact("likeliest fault", named or "none stands out", note, code=bool(named)))
     pair = max(d.pairs, key=lambda p: p.count, default=None)
     if pair is not None:
         label, taken = class_name(d.class_names, pair.label), class_name(d.class_names, pair.predicted)
