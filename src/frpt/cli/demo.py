@@ -112,9 +112,7 @@ def mend(console: Console, model: nn.Module, old: Tensor, test: tuple[Tensor, Te
     kind = noisy[second:], y[second:]
     table = compare_repairs(model, noisy[wrong], y[wrong], memory, old=(x[second:], y[second:]), kind=kind)
     console.print(f"\n{table}", markup=False, highlight=False)
-    console.print(
-        "kind: other digits under the same noise; old: the digits as they were, of which broken ones are lost."
-    )
+    console.print("kind: other digits under the same noise; old: digits without it; broken: old ones that were right.")
     return fix
 
 
