@@ -12,7 +12,8 @@ import pytest
 from frpt_paper import PostTrainingJob, RunsTable
 from frpt_paper.experiments.adaptation import AdaptationJob
 from frpt_paper.runs.jobs import Job
-from frpt_paper.runs.planners import PlannerJob, RepairJob
+from frpt_paper.runs.planner_repairs import RepairJob
+from frpt_paper.runs.planners import PlannerJob
 from frpt_paper.runs.pretraining import Recipe
 from frpt_paper.runs.starting_models import starting_models
 

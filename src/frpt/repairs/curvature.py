@@ -106,7 +106,7 @@ def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
     """
     try:
         values, vectors = torch.linalg.eigh(A)
-    except RuntimeError:  # LinAlgError is one
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         if A.dtype == torch.float64:
             raise
         values, vectors = (t.to(A) for t in torch.linalg.eigh(A.double()))

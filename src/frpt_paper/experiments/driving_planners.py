@@ -15,6 +15,7 @@ from frpt.errors import OptionError
 from frpt_paper.experiments.classification import weights
 from frpt_paper.experiments.workbench import ExperimentReport, Workbench
 from frpt_paper.runs.jobs import ANCHOR, FRPT, grid
+from frpt_paper.runs.planner_repairs import RepairJob, failures, run_repair
 from frpt_paper.runs.planners import (
     FRESH,
     REFERENCE,
@@ -22,11 +23,8 @@ from frpt_paper.runs.planners import (
     TEST,
     PlannerJob,
     PlannerLab,
-    RepairJob,
     Values,
-    failures,
     run,
-    run_repair,
     seconds_of_a_run,
     target_quality,
 )

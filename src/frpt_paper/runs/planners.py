@@ -1,7 +1,7 @@
-"""The planners' laboratory: synthetic scenes, a pretrained planner, targets, and one post-training run or repair.
+"""The planners' laboratory: synthetic scenes, a pretrained planner, targets, and one post-training run.
 
-``experiments.driving_planners`` builds a ``PlannerLab``; ``sweep`` calls ``run`` and ``run_repair`` for every job, in
-this process or in others. Scenes are synthetic: scores say nothing of NAVSIM's.
+``experiments.driving_planners`` builds a ``PlannerLab``; ``sweep`` calls ``run`` for every job, in this process or in
+others, and ``planner_repairs`` uses the same laboratory. Scenes are synthetic: scores say nothing of NAVSIM's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import frpt
 from frpt import zoo
 from frpt.driving import DrivingData, Scene, score
 from frpt.errors import OptionError
-from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, Job, PostTrainingJob, seed_of
+from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, PostTrainingJob, seed_of
 from frpt_paper.runs.lab import EXAMPLES, layer_of, unchanged
 from frpt_paper.runs.pretraining import Recipe
 from frpt_paper.runs.runs_table import Row, RunsTable, decided
@@ -63,22 +63,6 @@ class PlannerJob(PostTrainingJob):
     width: int = 128
 
 
-@dataclass(frozen=True)
-class RepairJob(Job):
-    """A repair of ``failing`` scenes, drawn by the seed from those of ``fresh`` new ones that score 0."""
-
-    model: str
-    checkpoint: str
-    method: str
-    failing: int
-    seed: int
-    fresh: int
-    memory: int
-    test: int
-    height: int
-    width: int
-
-
 def _small() -> zoo.Planner:
     """The ResNet planner with one block in each stage instead of 3, 4, 6, 3: a fifth of the work."""
     model = zoo.planner("resnet34")
@@ -92,30 +76,6 @@ PLANNERS: dict[str, Callable[[], zoo.Planner]] = {
     "vit_b16": partial(zoo.planner, "vit_b16"),
 }
 """Names of models in experiments → an untrained planner."""
-
-
-class Head(nn.Module):
-    """What a planner does after the image's embedding, with its own modules: what is repaired.
-
-    A step of all weights would take a row of gradients for each of a scene's 24 numbers over a backbone of millions of
-    weights: minutes a step on one core.
-    """
-
-    status: nn.Module
-    fusion: nn.Module
-    planning1: nn.Module
-    planning2: nn.Module
-    trajectory: nn.Module
-
-    def __init__(self, planner: nn.Module) -> None:
-        super().__init__()
-        for name in ("status", "fusion", "planning1", "planning2", "trajectory"):
-            self.add_module(name, planner.get_submodule(name))
-
-    def forward(self, embedding: Tensor, status: Tensor) -> Tensor:
-        fused = self.fusion(embedding, self.status(status))
-        out: Tensor = self.trajectory(self.planning2(self.planning1(fused)))
-        return out.reshape(-1, 8, 3)
 
 
 @dataclass(frozen=True)
@@ -234,43 +194,12 @@ def run(lab: PlannerLab, job: PlannerJob) -> list[Row]:
     weights = [epoch.weight for epoch in result.history]
     return [
         {
-            **_means(values), "task_loss": last.task_loss, "rec_loss": last.rec_loss,
+            **means(values), "task_loss": last.task_loss, "rec_loss": last.rec_loss,
             "weight": sum(weights) / len(weights), "deviation": last.distance,
             "seconds": round(sum(epoch.seconds for epoch in result.history), 3),
             "wall": round(time.perf_counter() - begun, 3), "scenes": as_text(values),
         }
     ]  # fmt: skip
-
-
-def run_repair(lab: PlannerLab, job: RepairJob) -> list[Row]:
-    """Repair once; one row: the given scenes before and after, and the scores on the test scenes."""
-    begun = time.perf_counter()
-    planner, rev = lab.planner(job.checkpoint), _head(lab, job.checkpoint)
-    fresh = lab.data(FRESH, job.fresh)
-    failing = failures(lab.before(job.checkpoint, FRESH, job.fresh))
-    order = torch.randperm(len(failing), generator=torch.Generator().manual_seed(seed_of(job.seed, job.failing)))
-    chosen = [int(failing[i]) for i in order[: job.failing]]
-    x, y = fresh.__getbatch__(chosen)
-    memory = _memory(lab, job.checkpoint, job.memory)
-    fix = frpt.repair(rev, _embedded(planner, x), y, memory, method=job.method, seed=job.seed)  # type: ignore[arg-type]
-    planner.load_state_dict(fix.model.state_dict(), strict=False)
-    given = lab.scored(planner, FRESH, job.fresh)
-    before = lab.before(job.checkpoint, FRESH, job.fresh)
-    values = lab.scored(planner, TEST, job.test)
-    return [
-        {
-            **_means(values), "given": len(chosen), "given_driven": int((given["PDMS"][chosen] > 0).sum()),
-            "given_PDMS": float(given["PDMS"][chosen].mean()), "given_ADE": float(given["ADE"][chosen].mean()),
-            "given_ADE_before": float(before["ADE"][chosen].mean()), "reached": int(fix.fixed.sum()),
-            "strength": fix.strength, "predicted_kl": fix.predicted_kl,
-            "wall": round(time.perf_counter() - begun, 3), "scenes": as_text(values),
-        }
-    ]  # fmt: skip
-
-
-def failures(values: Values) -> npt.NDArray[np.int64]:
-    """Scenes in which the plan scores nothing: it leaves the road or collides."""
-    return np.flatnonzero(values["PDMS"] == 0)
 
 
 def as_text(values: Values) -> str:
@@ -325,7 +254,8 @@ def seconds_of_a_run(lab: PlannerLab, job: PlannerJob) -> float:
     return job.epochs * job.train * training + job.test * (testing + time.perf_counter() - begun)
 
 
-def _means(values: Values) -> dict[str, float]:
+def means(values: Values) -> dict[str, float]:
+    """Of every score over the scenes."""
     return {name: float(value.mean()) for name, value in values.items()}
 
 
@@ -387,24 +317,3 @@ def _reverser(lab: PlannerLab, checkpoint: str, kind: str) -> frpt.Reverser:
         return rev
     blocks = replace(rev.preset.composite, method="adam", limits=frpt.Limits(iterations=ADAM_STEPS))
     return frpt.Reverser(model, x, preset=replace(rev.preset, composite=blocks))
-
-
-@lru_cache(maxsize=1)
-def _head(lab: PlannerLab, checkpoint: str) -> frpt.Reverser:
-    planner = lab.planner(checkpoint)
-    x = lab.data(TRAIN, lab.part).__getbatch__(range(min(EXAMPLES, lab.part)))[0]
-    return frpt.Reverser(Head(planner).eval(), _embedded(planner, x))
-
-
-def _embedded(planner: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
-    """Images and status as the head takes them: the image's embedding (b, 512), and the status."""
-    with torch.no_grad(), frpt.FeatureTap(planner, "project") as tap:
-        planner(*x)
-        return tap.value, x[1]
-
-
-@lru_cache(maxsize=1)
-def _memory(lab: PlannerLab, checkpoint: str, samples: int) -> frpt.Memory:
-    x = lab.data(TRAIN, lab.train).__getbatch__(range(samples))[0]
-    old = _embedded(lab.planner(checkpoint), x)
-    return frpt.remember(_head(lab, checkpoint), old, task="regression", samples=samples, seed=0, progress=False)
