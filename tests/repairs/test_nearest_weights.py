@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from frpt.graph.inputs import Inputs
-from frpt.repairs import Memory, remember
+from frpt.repairs import Memory, remember, repair
 from frpt.repairs.curvature import eigh, leading
 from frpt.repairs.memory import captured_graph
 from frpt.repairs.nearest_weights import NearestWeights, Problem, Weights
@@ -103,3 +103,13 @@ def test_leading_eigenvectors_span_what_all_do() -> None:
     torch.testing.assert_close(vectors[0].T @ vectors[0], torch.eye(30, dtype=torch.float64))
     caught = (vectors[0].T @ basis[:, -20:]).square().sum(0)
     assert float(caught.min()) > 0.99
+
+
+def test_a_head_of_zeros_can_be_repaired() -> None:
+    """No old input notices what lies before such a head: no metric there, and no gradient."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
+    nn.init.zeros_(model[2].weight)
+    x, y = torch.randn(6, 4), torch.arange(6) % 3
+    fix = repair(model, x, y, remember(model, torch.randn(200, 4), progress=False))
+    assert int(fix.fixed.sum()) >= 5

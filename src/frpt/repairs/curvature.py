@@ -62,11 +62,14 @@ class Curvature:
             total = total + (self.rest * beyond).sum()
         return total
 
-    def raised(self, share: float) -> Curvature:
-        """S + share · mean S: no direction is free, however little the old inputs say of it."""
+    @property
+    def mean(self) -> float:
+        """Of S over all directions."""
         inputs, kept = self.right.shape[1:]
-        total = self.power.sum() + (inputs - kept) * self.rest.sum()
-        floor = share * total / (self.power[..., 0].numel() * inputs)
+        return float((self.power.sum() + (inputs - kept) * self.rest.sum()) / (self.power[..., 0].numel() * inputs))
+
+    def raised(self, floor: float) -> Curvature:
+        """S + floor: no direction is free, however little the old inputs say of it."""
         return Curvature(
             self.left, self.right, self.power + floor, self.rest + floor, self.left_values, self.right_values
         )

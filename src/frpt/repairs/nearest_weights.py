@@ -45,6 +45,8 @@ class NearestWeights:
     """Lead that the hinge asks for: 1 costs twice the old accuracy and helps other samples of the kind no more."""
     raised: float = 0.03
     """ε: share of the metric's mean that is added to every direction; 0.3 breaks a quarter more."""
+    least_mean: float = 1e-6
+    """Of a weight's mean S, in units of the largest: below, old inputs do not notice the weight at all."""
     levelled: float = 0.5
     """τ: how far layers with many free directions, which can learn samples by heart, are kept from doing all."""
     rounds: int = 20
@@ -149,7 +151,10 @@ class Problem:
 
     @cached_property
     def _raised(self) -> dict[str, Curvature]:
-        return {name: c.raised(self.options.raised) for name, c in self.plain.items()}
+        """By ε of each one's mean; a weight that old inputs hardly notice (before a head of zeros) by more."""
+        means = {name: c.mean for name, c in self.plain.items()}
+        least = self.options.least_mean * max(means.values()) or 1.0
+        return {name: c.raised(self.options.raised * max(means[name], least)) for name, c in self.plain.items()}
 
     @cached_property
     def _first(self) -> tuple[Gradients, Tensor, dict[str, Tensor] | None]:
