@@ -71,7 +71,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("polygons.0.kind", "river", "of kind 'river'; known are lane"),
     ("polygons.0.points", [[0, 0], [1, 1]], "'own' has 2 different points"),
     ("polygons.0.points", [[0, 0], [1, 1], [0, 0], [1, 1]], "at least three"),
-    ("polygons.0.points", [[0, 0], [1, 1], [NAN, 0]], "polygon 'own' hold NaN"),
+    ("polygons.0.points", [[0, 0], [1, 1], [NAN, 0]], "NaN or infinity in the points of polygon 'own'"),
     ("polygons.0.points", [], "nothing in the points of polygon 'own'"),
     ("polygons.0.name", ..., "polygon of the scene has no 'name'"),
     ("objects.0.kind", "ufo", "of kind 'ufo'"),

@@ -169,7 +169,7 @@ def test_a_store_somebody_writes_is_refused_until_he_dies(
 ) -> None:
     def hold() -> None:
         with WriterLock(tmp_path, 0, 1):
-            time.sleep(60)
+            time.sleep(600)
 
     process = forked(hold)
     lock = tmp_path / "writer-0.lock"
