@@ -67,7 +67,7 @@ def run_repair(lab: PlannerLab, job: RepairJob) -> list[Row]:
     chosen = [int(failing[i]) for i in order[: job.failing]]
     x, y = fresh.__getbatch__(chosen)
     memory = _memory(lab, job.checkpoint, job.memory)
-    fix = frpt.repair(rev, _embedded(planner, x), y, memory, method=job.method, seed=job.seed)  # type: ignore[arg-type]
+    fix = frpt.repair(rev, embedded(planner, x), y, memory, method=job.method, seed=job.seed)  # type: ignore[arg-type]
     planner.load_state_dict(fix.model.state_dict(), strict=False)
     given = lab.scored(planner, FRESH, job.fresh)
     before = lab.before(job.checkpoint, FRESH, job.fresh)
@@ -92,10 +92,10 @@ def failures(values: Values) -> npt.NDArray[np.int64]:
 def _head(lab: PlannerLab, checkpoint: str) -> frpt.Reverser:
     planner = lab.planner(checkpoint)
     x = lab.data(TRAIN, lab.part).__getbatch__(range(min(EXAMPLES, lab.part)))[0]
-    return frpt.Reverser(Head(planner).eval(), _embedded(planner, x))
+    return frpt.Reverser(Head(planner).eval(), embedded(planner, x))
 
 
-def _embedded(planner: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
+def embedded(planner: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
     """Images and status as the head takes them: the image's embedding (b, 512), and the status."""
     with torch.no_grad(), frpt.FeatureTap(planner, "project") as tap:
         planner(*x)
@@ -105,5 +105,5 @@ def _embedded(planner: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=1)
 def _memory(lab: PlannerLab, checkpoint: str, samples: int) -> frpt.Memory:
     x = lab.data(TRAIN, lab.train).__getbatch__(range(samples))[0]
-    old = _embedded(lab.planner(checkpoint), x)
+    old = embedded(lab.planner(checkpoint), x)
     return frpt.remember(_head(lab, checkpoint), old, task="regression", samples=samples, seed=0, progress=False)
