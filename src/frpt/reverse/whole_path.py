@@ -106,7 +106,7 @@ class WholePath(Batch):
         fn, anchor, _, at = self.record.block(path, self.index)
         contest = Contest(
             fn, anchor, self.y[self.index], margin[self.index].to(anchor.dtype), self.gate,
-            self.network.range(path.source),
+            self.network.range(path.source), repeats=self.captured.dynamic,
         )  # fmt: skip
         variation = self._variation(plan)
 
