@@ -16,7 +16,7 @@ from frpt.datasets.labelled import LabelledSamples, sample_bytes
 from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTable, Specimen
 from frpt.diagnosis.layer_axes import axes
 from frpt.diagnosis.responses import picture, responses
-from frpt.diagnosis.sums import LayerTally, PartialDiagnosis, SampleTally, class_ids, scored
+from frpt.diagnosis.sums import LayerTally, PartialDiagnosis, SampleTally, classes, scored
 from frpt.diagnosis.trust import TRUST, Trust, trust
 from frpt.errors import OptionError
 from frpt.files.progress import Progress
@@ -51,7 +51,8 @@ class Examination:
         self._whole = True
         _, x, y = next(iter(source.batches([range(min(2, source.count))], 2)))
         out = rev.reconstruct(x, y, at=OUTPUT).anchor
-        self.class_names = _names(class_names, 0 if class_ids(out, y) is None else int(out.shape[1]))
+        known = classes(rev, out, y)
+        self.class_names = _names(class_names, 0 if known is None else known[0])
         self.score_name, _ = scored(rev, out, y)
         self.tallies = {
             name: LayerTally(axes(rev, name, layouts), rev.batch_axis(name), len(self.class_names)) for name in layers
@@ -78,9 +79,8 @@ class Examination:
         """One batch, reconstructed first and summed up then."""
         recs = self.rev.reconstruct(x, y, at=self.layers)
         out = recs[OUTPUT].anchor
-        ids = class_ids(out, y)
+        _, ids, predicted = classes(self.rev, out, y) or (0, None, None)
         _, values = scored(self.rev, out, y)
-        predicted = None if ids is None else out.argmax(1)
         self._whole = False
         for name, rec in recs.items():
             self.tallies[name].add(rec, ids, predicted)

@@ -335,11 +335,18 @@ def _chosen(rev: Reverser, loss: str | None, labels: Sequence[Tensor]) -> str:
         return loss
     captured, _ = rev.node(OUTPUT)
     ends = captured.activation()[0]
+    if rev.embedder.yes_no(_like_output(captured, labels[0]), labels[0]):
+        return "bce"
     whole = labels[0].dim() == captured.output.meta["val"].dim()  # a number for each output, not one label for several
     if whole and labels[0].is_floating_point():
         shares = ends == "sigmoid" and all(bool(((y >= 0) & (y <= 1)).all()) for y in labels)
         return "bce" if shares else "mse"
     return "bce" if ends == "sigmoid" else "cross_entropy"
+
+
+def _like_output(captured: Captured, labels: Tensor) -> Tensor:
+    """Something shaped like the output of as many samples as there are labels."""
+    return torch.empty(len(labels), *map(int, captured.output.meta["val"].shape[1:]), device="meta")
 
 
 def _in_words(rev: Reverser, loss: str) -> str:
@@ -358,6 +365,9 @@ def _batch(rev: Reverser, before: str | None, x: Any, y: Tensor, loss: str) -> _
     names = {id(p): n for n, p in rev.model.named_parameters()}
     weights = {n: names[id(captured.held(n))] for n in captured.weights if id(captured.held(n)) in names}
     labels = torch.as_tensor(y).to(next(iter(inputs.tensors)).device)
+    output = _like_output(captured, labels)
+    if rev.embedder.yes_no(output, labels):
+        labels = labels.reshape(output.shape)
     return _Batch(
         captured, needed(captured, {end}, set(given)), given, labels, rev.embedder.class_dim, inputs.batch, weights,
         loss, end, rev.embedder.ignore_index,
@@ -371,7 +381,7 @@ def _axis(out: Tensor, b: _Batch) -> int:
 def _wanted(out: Tensor, b: _Batch) -> Tensor:
     """What each entry of the output should be: the labels, or one-hot where they are class ids."""
     if b.labels.shape == out.shape:
-        return b.labels.to(out)
+        return b.labels.to(out) if b.labels.is_floating_point() else (b.labels == 1).to(out)
     hot = F.one_hot(b.labels.clamp_min(0), out.shape[_axis(out, b)]).movedim(-1, _axis(out, b))
     return hot.to(out)
 
@@ -379,7 +389,7 @@ def _wanted(out: Tensor, b: _Batch) -> Tensor:
 def _counts(out: Tensor, b: _Batch) -> Tensor:
     """1, or 0 where a label is ignored; to be multiplied with something like the output."""
     if b.labels.shape == out.shape:
-        return torch.ones_like(out)
+        return (torch.ones_like(out) if b.labels.is_floating_point() else (b.labels != b.ignored).to(out))
     return (b.labels != b.ignored).unsqueeze(_axis(out, b)).to(out)
 
 

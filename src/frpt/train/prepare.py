@@ -11,6 +11,7 @@ import tempfile
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,7 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
     if request.places.partial is not None and fabric.is_global_zero:
         stack.enter_context(Partial(request.places.partial).locked())
     example.check_finite()
-    metric = metric_of(t.metric, labels)
+    kind = labels
     with torch.no_grad():
         out = pick(model(*example.args, **example.kwargs), output)
     check_labels(labels, out, "the data set")
@@ -156,12 +157,14 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
         _, labels = fetch(request.val, spread(len(request.val), _LOOKS))
         check_labels(labels, out[:1].expand(len(labels), *out.shape[1:]), "the validation set")
     rev = request.reverser_on(model, example)
+    threshold = rev.embedder.threshold
+    metric = metric_of(t.metric, kind, threshold)
     _check_tap(model, rev, at, example, out)
     frozen = freeze(model, rev, at)
     stack.callback(frozen.restore)
     stored = _store(request, rev, fabric, stack)
     supervision = _supervision(request, model, rev, stored, stack)
-    objective = Objective(fabric, t.task_loss or task_loss, output, supervision)
+    objective = Objective(fabric, t.task_loss or partial(task_loss, threshold=threshold), output, supervision)
     return Ready(request, fabric, model, rev, frozen, objective, metric, stored)
 
 
