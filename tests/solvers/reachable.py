@@ -87,8 +87,8 @@ def proved(
 ) -> Tensor | None:
     """A feature in which the label wins, within so many norms of the anchor: (n,); None where none is proved.
 
-    Run through the network, so that a feature of the program that rounding spoils is no proof. Features whose L1-nearest
-    neighbour lies outside the ball are passed over.
+    Run through the network, so that a feature of the program that rounding spoils is no proof. Labels whose nearest
+    feature in L1 lies outside the ball are passed over.
     """
     n, centre = len(anchor), anchor.double().numpy()
     radius = farthest * max(float(np.linalg.norm(centre)), 1e-2 * n**0.5)

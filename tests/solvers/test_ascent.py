@@ -27,9 +27,7 @@ def contest(seed: int, layer: int, samples: int = 4) -> Contest:
         anchor, predicted = model[: layer + 1](x), model(x).argmax(1)
     label = torch.cat([(predicted + shift) % 4 for shift in (1, 2, 3)])
     rest, within = model[layer + 1 :], Range(0.0) if isinstance(model[layer], nn.ReLU) else UNBOUNDED
-    return Contest(
-        lambda a, rows: rest(a), anchor.repeat(3, 1), label, torch.full((len(label),), 1e-6), GATE, within
-    )
+    return Contest(lambda a, rows: rest(a), anchor.repeat(3, 1), label, torch.full((len(label),), 1e-6), GATE, within)
 
 
 def lost_and_proved(seed: int, layer: int) -> tuple[Contest, Tensor]:

@@ -31,6 +31,7 @@ from frpt.errors import OptionError
 from frpt.files.atomic import make_folder, write_atomic
 
 if TYPE_CHECKING:
+    from frpt.repairs.asked import Task
     from frpt.repairs.controls import Method
     from frpt.repairs.nearest_weights import Loss
 
@@ -46,6 +47,7 @@ def remember(
     weights: Weights = None,
     samples: Annotated[int, typer.Option(min=1, help="At most so many inputs.")] = 500,
     regression: Annotated[bool, typer.Option(help="The outputs are numbers, and no scores of classes.")] = False,
+    binary: Annotated[bool, typer.Option(help="Each output says yes or no (several labels a sample).")] = False,
     seed: Annotated[int, typer.Option(help="Of the choice of inputs.")] = 0,
     output: Output = None,
     workers: Workers = 0,
@@ -55,10 +57,16 @@ def remember(
 
     with errors():
         memory = make(
-            _network(model, weights), load_data(data), task="regression" if regression else "classification",
+            _network(model, weights), load_data(data), task=_task(regression, binary),
             samples=samples, seed=seed, output=picker(output), workers=workers,
         )  # fmt: skip
         console.print(f"{memory!r} written to {memory.save(out)}", markup=False)
+
+
+def _task(regression: bool, binary: bool) -> Task | None:
+    if regression and binary:
+        raise OptionError("--regression and --binary exclude each other")
+    return "regression" if regression else "binary" if binary else None
 
 
 def repair(
@@ -161,9 +169,13 @@ def _whole(dataset: Any) -> tuple[Any, Tensor]:
 def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None) -> tuple[Any, Tensor]:
     """The first samples whose label does not win; of regression targets the first samples."""
     from frpt.datasets.labelled import LabelledSamples
+    from frpt.embed import as_labels
     from frpt.graph.inputs import Inputs, pick
+    from frpt.reverser import Reverser
 
     samples, wrong = LabelledSamples(dataset), []
+    _, x, _ = next(iter(samples.batches([range(min(2, samples.count))], 2)))
+    embedder = Reverser(model, x, output=output).embedder
     for rows, x, y in samples.batches([range(samples.count)], 256):
         inputs = Inputs.of(x)
         if y.is_floating_point():
@@ -171,7 +183,9 @@ def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None
         else:
             with torch.no_grad():
                 out = pick(model(*inputs.args, **inputs.kwargs), output)
-            wrong += [row for row, bad in zip(rows, (out.argmax(1) != y).tolist(), strict=True) if bad]
+            y = as_labels(y)
+            bad = (embedder.leads(out, y) <= 0).reshape(len(y), -1).any(1)
+            wrong += [row for row, fails in zip(rows, bad.tolist(), strict=True) if fails]
         if len(wrong) >= most:
             break
     if not wrong:

@@ -3,12 +3,13 @@
     y = 1:  s > τ        y = 0:  s < τ        τ = 0 for logits, 1/2 where the network ends in a sigmoid
 
 One logit for two classes, labels (b,) for an output (b,) or (b, 1); or several labels a sample, shaped like the output.
-For solvers that know classes only, ``opposed`` writes them as a contest of classes. Called by ``frpt.embed``, and by all
-that counts or trains with such labels.
+For solvers that know classes only, ``opposed`` writes them as a contest of classes. Called by ``frpt.embed``, and by
+all that counts or trains with such labels.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -20,13 +21,14 @@ from frpt.errors import LabelError
 def are_yes_no(shape: Sequence[int], labels: Tensor) -> bool:
     """Whether integers or booleans say yes or no to each entry of an output of that shape.
 
-    They do if they have its shape, or its shape without a class axis (the last, or axis 1) of a single entry.
+    They do if they have its shape, the same flat behind the batch, or its shape without a class axis (the last, or axis
+    1) of a single entry.
     """
     if labels.is_floating_point():
         return False
     shape = tuple(shape)
     alone = [shape[:d] + shape[d + 1 :] for d in {len(shape) - 1, 1} if 0 < d < len(shape) and shape[d] == 1]
-    return tuple(labels.shape) in (shape, *alone)
+    return tuple(labels.shape) in (shape, (*shape[:1], math.prod(shape[1:])), *alone)
 
 
 def signs(output: Tensor, labels: Tensor, ignored: int = -100) -> Tensor:
@@ -68,4 +70,4 @@ def opposed(output: Tensor, labels: Tensor, threshold: float, ignored: int = -10
         return torch.cat([torch.full_like(flat, threshold), flat], 1), labels.reshape(-1).long()
     sign = signs(output, labels, ignored).reshape(flat.shape)
     rivals = torch.where(sign == 0, -torch.inf, -sign * (flat - threshold))
-    return torch.cat([torch.zeros_like(flat[:, :1]), rivals], 1), torch.zeros_like(labels[:, None]).flatten(1)[:, 0].long()
+    return torch.cat([torch.zeros_like(flat[:, :1]), rivals], 1), labels.new_zeros(len(labels), dtype=torch.long)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from frpt.common.yes_no import signs
 from frpt.diagnosis.findings import Array, Response
 from frpt.diagnosis.layer_axes import LayerAxes, axes
-from frpt.common.yes_no import signs
 from frpt.embed import class_dim
 from frpt.errors import InputError, LabelError
 from frpt.graph.inputs import InputLike

@@ -29,6 +29,7 @@ from torch.fx import Node
 
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
+from frpt.repairs.asked import Asked
 from frpt.repairs.curvature import Curvature, rotated
 from frpt.repairs.weight_maps import Again, Gradients, Part, Pass, WeightMap, working
 
@@ -107,7 +108,7 @@ class _Linear:
 class Problem:
     """Some samples of a network, and the weights that may move for them.
 
-    labels: (N,) class ids, or an output target (N, ...) in floating point.
+    labels: (N,) class ids, (N, m) of yes and no, or an output target (N, ...) in floating point.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Problem:
         options: NearestWeights,
     ) -> None:
         self.captured, self.maps, self.inputs, self.labels, self.options = captured, list(maps), inputs, labels, options
+        self.asked = Asked.of(captured, labels)
         self.present = {node: captured.weight(node) for m in maps for node in m.nodes}
         self.start = {m.name: working(m.matrix(self.present)) for m in maps}
         self.plain = {m.name: metric[m.name].to(self.start[m.name]) for m in maps}
@@ -183,20 +185,12 @@ class Problem:
         return torch.cat([self.captured.output_of(inputs, weights) for inputs in self._parts()])
 
     def leads(self, outputs: Tensor) -> Tensor:
-        """s: (N,) of labels; of an output target with m entries (m · N,), the samples of each entry together."""
-        if self.labels.is_floating_point():
-            return _residual(outputs, self.labels).T.flatten()
-        return lead(outputs, self.labels)
+        """s: (N,) of class ids; of m entries that are asked for (m · N,), the samples of each entry together."""
+        return torch.cat(self.asked.rows(outputs))
 
     def met(self, outputs: Tensor) -> Tensor:
-        """(N,) bool: the label wins, strictly; of an output target, its residual is at most ``enough``."""
-        if self.labels.is_floating_point():
-            size = torch.linalg.vector_norm(self.labels.flatten(1).double(), dim=1).clamp_min(1e-12)
-            left = torch.linalg.vector_norm(_residual(outputs, self.labels).double(), dim=1)
-            small: Tensor = left <= self.options.enough * size
-            return small
-        others = outputs.scatter(1, self.labels[:, None], -torch.inf).amax(1)
-        return outputs.gather(1, self.labels[:, None]).squeeze(1) > others
+        """(N,) bool: the labels win, strictly; of an output target, its residual is at most ``enough``."""
+        return self.asked.met(outputs, self.options.enough)
 
     def moved(self, change: Mapping[str, Tensor]) -> dict[str, float]:
         """Weight name → ‖W − W₀‖/‖W₀‖, with the bias as a column."""
@@ -233,7 +227,7 @@ class Problem:
                     break
             if bool(met.all()) or best > (1 - self.options.gain) * before:
                 break
-        if not self.labels.is_floating_point():
+        if self.asked.task != "regression":
             change, met = self._shortened(change, met)
         return Weights(change, met, made)
 
@@ -318,10 +312,9 @@ class Problem:
             leads.clear()
             for i, inputs in enumerate(self._parts()):
                 forward = Pass(self.captured, self.maps, inputs, weights)
-                labels = self.labels[i * self.options.together :][: inputs.batch]
+                first = i * self.options.together
                 with torch.enable_grad():
-                    single = not labels.is_floating_point()
-                    rows = [lead(forward.output, labels)] if single else list(_residual(forward.output, labels).T)
+                    rows = self.asked.part(slice(first, first + inputs.batch)).rows(forward.output)
                     totals = [s.sum() for s in rows]
                 leads.extend(s.detach().double() for s in rows)
                 for total in totals:
@@ -377,7 +370,7 @@ class Problem:
 
     def _loss(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(ℓ, ℓ′, ℓ″) of every row."""
-        if self.labels.is_floating_point():
+        if self.asked.task == "regression":
             return s.square() / 2, s, torch.ones_like(s)
         if self.options.loss == "hinge":
             short = (self.options.margin - s).clamp_min(0.0)
@@ -395,14 +388,3 @@ class Problem:
         values = captured.given(inputs) | dict(weights)
         out: Tensor = captured.run(captured.nodes, values, {captured.output}, inputs.batch)[captured.output]
         return out
-
-
-def lead(outputs: Tensor, labels: Tensor) -> Tensor:
-    """s = z_y − logsumexp of the other scores: (N,). outputs: (N, classes)."""
-    own = labels[:, None]
-    return outputs.gather(1, own).squeeze(1) - outputs.scatter(1, own, -torch.inf).logsumexp(1)
-
-
-def _residual(outputs: Tensor, target: Tensor) -> Tensor:
-    """target − output: (N, m)."""
-    return (target.to(outputs) - outputs).flatten(1)

@@ -389,7 +389,7 @@ def _wanted(out: Tensor, b: _Batch) -> Tensor:
 def _counts(out: Tensor, b: _Batch) -> Tensor:
     """1, or 0 where a label is ignored; to be multiplied with something like the output."""
     if b.labels.shape == out.shape:
-        return (torch.ones_like(out) if b.labels.is_floating_point() else (b.labels != b.ignored).to(out))
+        return torch.ones_like(out) if b.labels.is_floating_point() else (b.labels != b.ignored).to(out)
     return (b.labels != b.ignored).unsqueeze(_axis(out, b)).to(out)
 
 

@@ -40,8 +40,8 @@ _FORWARD, _BACKWARD = 0.35, 0.65
 _INSIDE = 0.01
 """How far beyond the margin many labels are aimed at, as a share of the spread of a sample's scores."""
 _FEW, _RIVALS = 32, 8
-"""Labels of yes and no of a sample up to which each is a constraint of its own, and how many gradients of them are kept:
-choices; more are aimed at together, as pixels are."""
+"""Labels of yes and no of a sample up to which each is a constraint of its own, and how many gradients of them are
+kept: choices. More are aimed at together, as pixels are."""
 
 
 class WholePath(Batch):

@@ -138,9 +138,7 @@ class _State(Working):
     radius: Tensor
 
 
-def _climb(
-    contest: Contest, options: Ascent, climbed: Climbed, rows: Tensor, ways: Tensor, farthest: Tensor
-) -> None:
+def _climb(contest: Contest, options: Ascent, climbed: Climbed, rows: Tensor, ways: Tensor, farthest: Tensor) -> None:
     """One ascent for each of the samples ``rows: (k,)`` from each start ``ways: (m, n)``, in farthest distances."""
     k, m = len(rows), len(ways)
     row = rows.repeat_interleave(m)

@@ -152,7 +152,10 @@ def task_loss(outputs: Tensor, labels: Tensor, threshold: float = 0.0) -> Tensor
 
 
 def check_labels(labels: Tensor, outputs: Tensor, what: str) -> None:
-    """Refuse class ids that the output has no score for, and others than 0 and 1 for one logit. labels: on the CPU, without the output's class axis."""
+    """Refuse class ids that the output has no score for, and others than 0 and 1 for one logit.
+
+    labels: on the CPU, without the output's class axis.
+    """
     if labels.is_floating_point() or labels.numel() == 0 or labels.shape == outputs.shape:
         return
     if are_yes_no(outputs.shape, labels):

@@ -39,8 +39,8 @@ class Training:
         optimizer: makes another optimizer from the parameters to train; ``lr`` and ``weight_decay`` are not used then.
         schedule: makes a learning-rate scheduler from the optimizer and the number of steps in all; it is stepped after
             every step. Without one the rate is constant.
-        task_loss: a function of (outputs, labels). By default cross-entropy for class ids, binary cross-entropy for yes and no, mean squared error for
-            floating-point labels.
+        task_loss: a function of (outputs, labels). By default cross-entropy for class ids, binary cross-entropy for yes
+            and no, mean squared error for floating-point labels.
         metric: what is measured on the validation set: "accuracy", "top5", "mse", "ade", "fde", a ``Metric``, or a
             function of (outputs, labels). By default accuracy or mean squared error, as the labels are.
         every: with ``targets="online"``, reconstruct at each so many steps; the task loss alone in between.
