@@ -11,6 +11,7 @@ import pytest
 
 from frpt_paper import PostTrainingJob, RunsTable
 from frpt_paper.experiments.adaptation import AdaptationJob
+from frpt_paper.experiments.adapting import AdaptingJob
 from frpt_paper.runs.jobs import Job
 from frpt_paper.runs.planner_repairs import RepairJob
 from frpt_paper.runs.planners import PlannerJob
@@ -20,8 +21,13 @@ from frpt_paper.runs.starting_models import starting_models
 RESULTS = Path(__file__).parents[2] / "results"
 TABLES = sorted([*RESULTS.glob("*/runs.csv"), *RESULTS.glob("*/repairs.csv")])
 INDICES = sorted((RESULTS / "checkpoints").glob("*.json"))
-KINDS: dict[str, type[Job]] = {"corruption": AdaptationJob, "failing": RepairJob, "height": PlannerJob}
-"""A column that only these jobs have → the job."""
+KINDS: dict[str, type[Job]] = {
+    "pull": AdaptingJob,
+    "corruption": AdaptationJob,
+    "failing": RepairJob,
+    "height": PlannerJob,
+}
+"""A column → the jobs that have it, the first that fits."""
 
 
 class Split:

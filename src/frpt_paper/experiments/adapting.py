@@ -35,7 +35,7 @@ OLD = 1000
 """Old images: of the training split, the same for replay, EWC, the reference and the memory of a repair."""
 BATCH = 32
 """New images in a step, and as many old ones of replay."""
-PARTS = {"choice": (0.0, 0.15, 0.4), "report": (0.4, 0.6, 1.0)}
+PARTS = {"choice": (0.0, 0.15, 0.4), "report": (0.4, 0.6, 0.85)}
 """Shares of the test split: labelled samples are drawn before the second, and measured is between it and the third."""
 NONE, NEAREST, LIKELIEST, MEANS, ANCHORS = "none", "nearest", "likeliest", "class means", "anchors"
 EWC, REPLAY, REPAIR = "EWC", "replay", "repair"
@@ -131,7 +131,7 @@ def run(lab: Lab, job: AdaptingJob) -> list[Row]:
 def trained(start: Start, job: AdaptingJob, x: Tensor, y: Tensor, aim: Aim | None) -> nn.Module:
     """A copy of the starting model, trained before the layer for the job's steps."""
     model = deepcopy(start.rev.model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    pull = None if aim is None else distance(aim, job.measure, job.rest, start)
+    pull = None if aim is None else distance(aim, job.measure, job.rest, start.reference, start.at)
     order, old_order = (
         _batches(n, min(BATCH, n), job.steps, seed_of(job.seed, i)) for i, n in ((1, len(x)), (2, len(start.old)))
     )
@@ -163,31 +163,34 @@ def repaired(start: Start, job: AdaptingJob, x: Tensor, y: Tensor) -> nn.Module:
     if not job.hold:
         return frpt.repair(start.rev, x, y, start.memory).model
     modules = sorted({name.rpartition(".")[0] for name in start.rev.upstream(start.at)})
-    return frpt.repair(start.rev, x, y, start.memory, modules=modules, loss="logistic", strength=job.hold).model
+    fix = frpt.repair(start.rev, x, y, start.memory, modules=modules, loss="logistic", strength=job.hold)
+    return fix.model
 
 
-def distance(aim: Aim, measure: str, rest: float, start: Start) -> Callable[[Tensor, Tensor], Tensor]:
+def distance(
+    aim: Aim, measure: str, rest: float, reference: frpt.Reference, at: str
+) -> Callable[[Tensor, Tensor], Tensor]:
     """F as a function of features (k, …) and which samples they are (k,): Σ_i w_i d_i / k.
 
     d_i is ‖a − a*‖²/‖â‖², or in the reference's metric the mean square in standard deviations. w_i makes the corrected
-    samples count 1 together and the others ``rest``; where some are corrected, d is divided by what they have at the
-    start, so that F begins at 1 whatever the layer and the targets: no bound is needed, and strengths are comparable.
+    samples count 1 together and the others ``rest``. Where some are corrected, d is divided by their mean at the start,
+    so that F begins at 1 whatever the layer and the targets: no bound is needed, and strengths are comparable.
     """
     if measure not in ("relative", "reference"):
         raise OptionError(f"unknown measure {measure!r}: there are relative, reference")
-    variation = start.reference.layers[start.at]
+    variation = reference.layers[at]
     size = aim.anchor.flatten(1).square().sum(1)
-    floor = 1e-3 * float(size.mean())
+    size = size.clamp_min(1e-3 * float(size.mean()))
 
     def squares(feature: Tensor, rows: Tensor) -> Tensor:
         gap = (feature - aim.target[rows]).flatten(1)
         if measure == "reference":
             return variation.whiten(gap).square().mean(1)
-        return gap.square().sum(1) / size[rows].clamp_min(floor)
+        return gap.square().sum(1) / size[rows]
 
     share = float(aim.corrected.double().mean())
     weight = torch.where(aim.corrected, 1 / max(share, 1e-9), rest / max(1 - share, 1e-9))
-    if 0 < share:
+    if share > 0:
         everyone = torch.arange(len(aim.target))
         at_start = float(squares(aim.anchor, everyone)[aim.corrected].mean())
         weight = weight / max(at_start, 1e-12)

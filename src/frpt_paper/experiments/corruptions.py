@@ -32,8 +32,9 @@ def corrupt(x: Tensor, kind: str, strength: int, seed: int = 0, numbers: Tensor 
     """The images as the new distribution has them. x: (n, c, h, w) in [0, 1], and so is the result.
 
     kind: blur (Gaussian, σ up to 2.2 pixels of 32), fog (a cloud of several scales), noise (Gaussian), contrast
-    (towards the image's mean), jpeg (written by Pillow and read again). numbers: (n,), which sample each image is, 0 to n − 1 by default: a sample's corruption
-    is decided by seed, kind and its number alone, whatever else is in the batch.
+    (towards the image's mean), jpeg (written by Pillow and read again). numbers: (n,), which sample each image is, 0 to
+    n − 1 by default: a sample's corruption is decided by seed, kind and its number alone, whatever else is in the
+    batch.
     """
     known = {**KINDS, **UNSEEN}
     if kind not in known:
