@@ -106,9 +106,10 @@ def test_targets_are_added_to_replay_at_its_own_strength() -> None:
     ways = list(singly(grid, 20))
     frame = held_out([(way, 0.4 + (way.hold == 3.0) * 0.1 + (way.rest == 10.0) * 0.1, 0.69) for way in ways])
     found = list(jointly(grid, frame))
-    assert {way.hold for way in found} == {3.0}
-    assert {way.arm for way in found} == {"replay + nearest", "replay + likeliest", "replay + class means"}
-    assert {way.rest for way in found if way.targets == "nearest"} == {10.0}
+    assert {way.hold for way in found} == {3.0, 0.9}
+    assert {way.pull for way in found if way.hold == 0.9} == {grid.faint}
+    assert {way.arm for way in found} == {"replay + nearest", "replay + likeliest"}
+    assert {way.rest for way in found if way.pull > grid.faint} == {10.0}
     assert sum(reported(grid, 20, way) and way.keep == adapting.REPAIR for way in ways) == 2
     assert not any(reported(grid, 500, way) and way.keep == adapting.REPAIR for way in singly(grid, 500))
 
@@ -142,9 +143,9 @@ def test_the_experiment_at_a_very_small_scale(tmp_path: Path, monkeypatch: pytes
     report = reproduce("feature-loss", options)
     folder = tmp_path / "feature-loss"
     frame = RunsTable(folder / "runs.csv").frame()
-    arms = {arm for pair in comparisons() for arm in pair} | {tables.ALL_WEIGHTS}
+    arms = {arm for pair in comparisons() for arm in pair}
     assert set(frame[frame["part"] == "report"]["arm"]) == arms
-    assert set(frame[frame["part"] == "choice"]["arm"]) == arms | {"targets: class means"}
+    assert set(frame[frame["part"] == "choice"]["arm"]) == arms | {"targets: class means", tables.ALL_WEIGHTS}
     counts = frame.groupby("part")["job"].nunique()
     assert counts["report"] == len(arms) * 2 * 2  # two corruptions, two seeds
     assert set(frame[frame["part"] == "choice"]["corruption"]) == {"contrast"}

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TARGETS = (NEAREST, LIKELIEST, MEANS)
+ADDED = (NEAREST, LIKELIEST)
+"""Targets that are tried beside replay too, and reported on; class means are tried alone, on the held-out part."""
 KINDS = ("noise", "contrast")
 """Corruptions under which strengths are chosen."""
 STRENGTH = 4
@@ -73,12 +75,15 @@ class Grid:
     ewc: tuple[float, ...] = (30.0, 100.0, 300.0, 1000.0)
     replay: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0)
     pulls: tuple[float, ...] = (0.03, 0.1, 0.3)
+    faint: float = 0.01
+    """Beside replay only."""
     weighings: tuple[tuple[str, float], ...] = (("relative", 10.0), ("reference", 1.0))
     """How far features are from their targets: the measure, and the weight of samples that are right already. With 20
     noisy samples all four combinations were tried, and these two were the best; of class means, (relative, 1)."""
-    repair: float = 1000.0
+    repair: tuple[float, ...] = (1000.0, 100.0)
     most: int = 200
-    """Samples up to which repairs are reported on, and made with all weights: with more they take minutes."""
+    """Samples up to which repairs are reported on, tried at more than one strength, and made with all weights: with
+    more they take minutes."""
 
 
 GRIDS = {
@@ -92,6 +97,7 @@ GRIDS = {
         replay=(1.0,),
         pulls=(0.1,),
         weighings=(("relative", 1.0),),
+        repair=(1000.0,),
     ),
     "paper": Grid(),
 }
@@ -162,19 +168,28 @@ def singly(grid: Grid, size: int) -> Iterable[Way]:
             Way(f"targets: {targets}", targets, pull=pull, measure=measure, rest=rest)
             for measure, rest in weighings for pull in grid.pulls
         )  # fmt: skip
-    yield Way(tables.NEAREST_WEIGHTS, keep=REPAIR, hold=grid.repair)
-    if size <= grid.most:
+    few = size <= grid.most
+    holds = grid.repair if few else grid.repair[:1]
+    yield from (Way(tables.NEAREST_WEIGHTS, keep=REPAIR, hold=hold) for hold in holds)
+    if few:
         yield Way(tables.ALL_WEIGHTS, keep=REPAIR)
 
 
 def jointly(grid: Grid, choice: pd.DataFrame) -> Iterable[Way]:
-    """Targets beside cross-entropy and replay: replay as strong as was best for it alone, targets measured likewise."""
+    """Targets beside cross-entropy and replay.
+
+    Replay is as strong as was best for it alone, and targets measured and weighed as was best for them; and, for a
+    faint pull, in every way, with replay also weaker: targets may take over a part of what it does.
+    """
     found = settings(choice)
-    for targets in TARGETS:
-        best, hold = found[f"targets: {targets}"], found[REPLAY].hold
+    hold = found[REPLAY].hold
+    for targets in ADDED:
+        way = replace(found[f"targets: {targets}"], arm=f"{REPLAY} + {targets}", keep=REPLAY, hold=hold)
+        yield from (replace(way, pull=pull) for pull in grid.pulls)
         yield from (
-            replace(best, arm=f"{REPLAY} + {targets}", keep=REPLAY, pull=pull, hold=hold) for pull in grid.pulls
-        )
+            replace(way, pull=grid.faint, hold=held, measure=measure, rest=rest)
+            for measure, rest in grid.weighings for held in (hold, round(0.3 * hold, 3))
+        )  # fmt: skip
 
 
 def settings(choice: pd.DataFrame) -> dict[str, Way]:
@@ -189,13 +204,16 @@ def settings(choice: pd.DataFrame) -> dict[str, Way]:
 
 
 def reported(grid: Grid, size: int, way: Way) -> bool:
-    """Whether a choice is run on the reported images: class means alone, and repairs of many samples, are not."""
-    return way.arm != f"targets: {MEANS}" and (way.keep != REPAIR or size <= grid.most)
+    """Whether a choice is run on the reported images: not class means, and of repairs those of few samples, up to the
+    layer; with all weights they are in benchmarks/repair.py."""
+    if way.arm in (f"targets: {MEANS}", tables.ALL_WEIGHTS):
+        return False
+    return way.keep != REPAIR or size <= grid.most
 
 
 def comparisons() -> Sequence[tuple[str, str]]:
     """(arm, against): what targets add to each of the others, and the others among themselves."""
-    added = [(f"{REPLAY} + {t}", REPLAY) for t in TARGETS]
-    alone = [(f"targets: {t}", other) for t in (NEAREST, LIKELIEST) for other in (BACKPROP, ANCHOR, EWC, REPLAY)]
+    added = [(f"{REPLAY} + {t}", REPLAY) for t in ADDED]
+    alone = [(f"targets: {t}", other) for t in ADDED for other in (BACKPROP, ANCHOR, EWC, REPLAY)]
     repairs = [(tables.NEAREST_WEIGHTS, other) for other in (EWC, REPLAY, f"targets: {LIKELIEST}")]
     return [*added, *alone, (REPLAY, EWC), (EWC, BACKPROP), *repairs]
