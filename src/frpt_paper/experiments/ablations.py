@@ -42,7 +42,7 @@ def embedding(bench: Workbench) -> ExperimentReport:
         dataset, model, l_r=bench.options.layers or ("out",), arms=(FRPT,), seeds=bench.seeds(2, 10),
         c_rec=bench.options.c_rec or (_FEW_STRENGTHS if bench.small else STRENGTHS),
         presets=bench.options.presets or ("default",), embeds=tuple(EMBEDDINGS), checkpoint=start.name,
-        epochs=bench.epochs(2, 10),
+        epochs=bench.epochs(2, 10), protocol=bench.protocol,
     )  # fmt: skip
     frame = bench.sweep(jobs, lab)
     runs = runs_of(frame)
@@ -104,7 +104,7 @@ def maturity(bench: Workbench) -> ExperimentReport:
         for job in grid(
             dataset, model, l_r=bench.options.layers or ("out",), c_rec=bench.options.c_rec or (0.02, 0.1),
             seeds=bench.seeds(2, 10), arms=(FRPT,), presets=bench.options.presets or ("default",),
-            checkpoint=start.name, epochs=bench.epochs(2, 10),
+            checkpoint=start.name, epochs=bench.epochs(2, 10), protocol=bench.protocol,
         )
     ]  # fmt: skip
     runs = runs_of(bench.sweep(jobs, lab))
@@ -142,7 +142,7 @@ def geometry(bench: Workbench) -> ExperimentReport:
         jobs += grid(
             dataset, model, l_r=layers, c_rec=bench.options.c_rec or ((0.3,) if bench.small else (0.02, 0.1, 0.3)),
             seeds=bench.seeds(2, 10), presets=bench.options.presets or ("paper", "default"), checkpoint=start.name,
-            epochs=bench.epochs(2, 10),
+            epochs=bench.epochs(2, 10), protocol=bench.protocol,
         )  # fmt: skip
     frame = bench.sweep(jobs, lab)
     title = f"Reconstruction geometry on {SET_NAMES[dataset]}: opposite channel profiles"

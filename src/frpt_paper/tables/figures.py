@@ -125,6 +125,22 @@ def gains(data: pd.DataFrame, title: str) -> Figure:
 
 
 @styled
+def starts(data: pd.DataFrame, title: str) -> Figure:
+    """A point per model: FR-PT's gain over back-propagation against what the start has over back-propagation."""
+    figure = sheet(6.0, 4.2)
+    ax = figure.subplots()
+    low, high = -0.4, float(data[["fr_minus_bp", "start_minus_bp"]].max().max()) + 0.2
+    ax.plot([low, high], [low, high], color=GREY, lw=1.0, ls="--", label="FR-PT = start")
+    for colour, (model, part) in zip((BLUE, ORANGE, RED, GREEN), data.groupby("model", sort=False), strict=False):
+        ax.plot(part["start_minus_bp"], part["fr_minus_bp"], "o", color=colour, ms=5, label=model)
+    ax.axhline(0, color="#666666", lw=0.8)
+    ax.set(xlabel="start − back-propagation, points", ylabel="FR-PT − back-propagation, points", title=title)
+    ax.grid()
+    ax.legend()
+    return figure
+
+
+@styled
 def planners(data: pd.DataFrame, title: str) -> Figure:
     """Gain in PDMS over back-propagation per l_R with intervals over scenes, a panel per strength, a mark per arm."""
     data = data[data["against"] == BACKPROP]
