@@ -53,7 +53,7 @@ def classification(bench: Workbench) -> ExperimentReport:
     train, test = (len(lab.split(dataset, split)) for split in ("train", "test"))
     lines.append(f"{runs_line(frame)}; {train} training and {test} test samples")
     report = ExperimentReport(f"{SET_NAMES[dataset]} post-training", lines)
-    _fill(report, frame, presets, theirs)
+    fill(report, frame, presets, theirs)
     return report
 
 
@@ -82,7 +82,7 @@ def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
     return metrics(frame, epochs=sorted({*EPOCHS, int(frame["epoch"].max())}))
 
 
-def _fill(
+def fill(
     report: ExperimentReport, frame: pd.DataFrame, presets: Sequence[str], theirs: Mapping[str, pd.DataFrame]
 ) -> None:
     """The arms side by side; then for each arm the main table, FR-PT's beside the paper; the rest as details."""
@@ -92,6 +92,9 @@ def _fill(
     report.tables.append(side_by_side)
     if len(side_by_side.data):
         report.figures["gains"] = figures.gains(side_by_side.data, side_by_side.title)
+        report.figures["from-start"] = figures.from_start(
+            side_by_side.data, f"{shown}: mean accuracy minus the start's"
+        )
     arms = [*((FRPT, preset) for preset in presets), (ANCHOR, "")]
     nested = nested_table(runs, "nested", f"{shown}: c_rec chosen without looking at the seed it is tested on", arms)
     report.tables += [nested] if nested.rows else []

@@ -17,6 +17,8 @@ from frpt.errors import OptionError
 from frpt_paper.runs.protocols import PROTOCOLS, Protocol
 
 BACKPROP, ANCHOR, FRPT, ONLINE = "back-propagation", "anchor-only", "FR-PT", "FR-PT online"
+ARMS = (BACKPROP, ANCHOR, FRPT, ONLINE)
+"""In the order of tables and figures."""
 SUPERVISED = (ANCHOR, FRPT)
 """Arms of the grid that hold features to targets; back-propagation (c_rec = 0) is their control."""
 RECONSTRUCTED = (FRPT, ONLINE)
@@ -58,9 +60,8 @@ class PostTrainingJob(Job):
     lr: float = 1e-4
 
     def __post_init__(self) -> None:
-        arms = (BACKPROP, *SUPERVISED, ONLINE)
-        if self.arm not in arms:
-            raise OptionError(f"unknown arm {self.arm!r}: there are {', '.join(arms)}")
+        if self.arm not in ARMS:
+            raise OptionError(f"unknown arm {self.arm!r}: there are {', '.join(ARMS)}")
         if (self.c_rec == 0) != (self.arm == BACKPROP) or self.c_rec < 0:
             raise OptionError(f"c_rec must be 0 for {BACKPROP} and positive otherwise, got {self.c_rec} for {self.arm}")
 

@@ -53,9 +53,7 @@ def starting_models(
     dataset = train.info.name
     chosen_on_test = isinstance(recipe, PlateauRecipe)
     epochs = sorted({*keep, *recipe.marks} if isinstance(recipe, PlateauRecipe) else {*keep, recipe.epochs})
-    if not epochs:
-        epochs = [recipe.epochs]
-    if epochs[0] < 1 or epochs[-1] > recipe.epochs:
+    if epochs and (epochs[0] < 1 or epochs[-1] > recipe.epochs):
         raise OptionError(f"checkpoints can be kept of epochs 1 to {recipe.epochs}, got {epochs}")
     # Names and order in this dictionary go into the digest: a change would train every checkpoint anew.
     settings = {"dataset": dataset, "model": model, "recipe": asdict(recipe), "seed": seed, "keep": epochs}

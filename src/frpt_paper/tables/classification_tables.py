@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, ONLINE
+from frpt_paper.runs.jobs import ANCHOR, ARMS, BACKPROP, FRPT
 from frpt_paper.tables.printed import Cell, PrintedTable, interval
 from frpt_paper.tables.statistics import (
     LEAST_SEEDS,
@@ -25,7 +25,6 @@ from frpt_paper.tables.statistics import (
 if TYPE_CHECKING:
     import pandas as pd
 
-ARM_ORDER = (BACKPROP, ANCHOR, FRPT, ONLINE)
 STAR = (
     r"\* marks a nominal paired one-sided t-test at p<0.05 for the best of its block against c_rec=0 where the best "
     "has c_rec>0; otherwise against the best other setting."
@@ -93,9 +92,10 @@ def arms_table(runs: pd.DataFrame, name: str, title: str) -> PrintedTable:
     data = gains(runs)
     rows: list[list[Cell | str]] = []
     if len(data):
-        data = data.assign(_l=data["l_r"].map(layer_order), _p=data["preset"] == "default")
-        data = data.sort_values(["model", "lr", "_l", "c_rec", "arm", "_p"], kind="stable", key=_in_arm_order)
-        data = data.drop(columns=["_l", "_p"]).reset_index(drop=True)
+        started = data["checkpoint"].map(runs.groupby("checkpoint")["start"].first())
+        data = data.assign(_s=started, _l=data["l_r"].map(layer_order), _p=data["preset"] == "default")
+        data = data.sort_values(["model", "_s", "lr", "_l", "c_rec", "arm", "_p"], kind="stable", key=_in_arm_order)
+        data = data.drop(columns=["_s", "_l", "_p"]).reset_index(drop=True)
     several = len(data) > 0 and data.loc[data["arm"] == FRPT, "embed"].nunique() > 1
     rates, starts = _Rates(data, "lr"), runs.groupby("checkpoint")["start"].first()
     settings = ["model", "checkpoint", "lr", "l_r", "c_rec", "arm", "preset", "embed"]
@@ -109,7 +109,8 @@ def arms_table(runs: pd.DataFrame, name: str, title: str) -> PrintedTable:
     head = ["Model", *rates.head, "l_R", "c_rec", "Arm", "start", "− back-propagation", "− anchor-only", "− start"]
     note = (
         "Start: accuracy before post-training, %. Differences of mean accuracy in percentage points, paired by seed, "
-        r"with 95 % bootstrap intervals; \* where Holm's adjusted p over this table is below 0.05."
+        r"with 95 % bootstrap intervals; \* where p, adjusted after Holm over this table (differences from the start "
+        "apart), is below 0.05."
     )
     return PrintedTable(name, title, head, rows, data, note, spans=3 + len(rates.head))
 
@@ -131,8 +132,8 @@ def nested_table(runs: pd.DataFrame, name: str, title: str, arms: Sequence[tuple
 
 
 def _in_arm_order(column: pd.Series) -> pd.Series:
-    """A sort key: arms in the order of ``ARM_ORDER``, everything else as it is."""
-    return column.map(ARM_ORDER.index) if column.name == "arm" else column
+    """A sort key: arms in the order of ``ARMS``, everything else as it is."""
+    return column.map(ARMS.index) if column.name == "arm" else column
 
 
 def _gain(row: dict[str, float]) -> Cell:
