@@ -20,7 +20,12 @@ from frpt_paper.runs.starting_models import starting_models
 RESULTS = Path(__file__).parents[2] / "results"
 TABLES = sorted([*RESULTS.glob("*/runs.csv"), *RESULTS.glob("*/repairs.csv")])
 INDICES = sorted((RESULTS / "checkpoints").glob("*.json"))
-KINDS: dict[str, type[Job]] = {"images": ProtocolJob, "corruption": AdaptationJob, "failing": RepairJob, "height": PlannerJob}
+KINDS: dict[str, type[Job]] = {
+    "images": ProtocolJob,
+    "corruption": AdaptationJob,
+    "failing": RepairJob,
+    "height": PlannerJob,
+}
 """A column that only these jobs have → the job."""
 
 
