@@ -130,7 +130,7 @@ def run(lab: Lab, job: AdaptingJob) -> list[Row]:
 
 def trained(start: Start, job: AdaptingJob, x: Tensor, y: Tensor, aim: Aim | None) -> nn.Module:
     """A copy of the starting model, trained before the layer for the job's steps."""
-    model = deepcopy(start.rev.model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model: nn.Module = deepcopy(start.rev.model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     pull = None if aim is None else distance(aim, job.measure, job.rest, start.reference, start.at)
     order, old_order = (
         _batches(n, min(BATCH, n), job.steps, seed_of(job.seed, i)) for i, n in ((1, len(x)), (2, len(start.old)))
