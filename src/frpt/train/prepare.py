@@ -160,7 +160,7 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
     threshold = rev.embedder.threshold
     metric = metric_of(t.metric, kind, threshold)
     _check_tap(model, rev, at, example, out)
-    frozen = freeze(model, rev, at)
+    frozen = freeze(model, rev, at, whole_train=t.whole_train)
     stack.callback(frozen.restore)
     stored = _store(request, rev, fabric, stack)
     supervision = _supervision(request, model, rev, stored, stack)
