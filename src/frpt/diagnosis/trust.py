@@ -118,8 +118,8 @@ def advise(layers: Sequence[LayerFinding]) -> Advice:
         return Advice((), "No inner layer was diagnosed." if first is None else f"{_capital(_why_not(first))}.")
     worst = min(inner, key=lambda f: f.trust)
     reason = (
-        f"Down to {inner[-1].name} their trust is at least {_shown(worst.trust)}: the share of samples whose label wins "
-        "from the target, times the share of a correction that stays when its feature is moved by a tenth of it"
+        f"Down to {inner[-1].name} their trust is at least {_shown(worst.trust)}: the share of samples whose label "
+        "wins from the target, times the share of a correction that stays when its feature is moved by a tenth of it"
     )
     if len(trusted) < len(layers):
         reason += "; " + _why_not(layers[len(trusted)])
@@ -132,8 +132,8 @@ def _capital(sentence: str) -> str:
 
 def _why_not(f: LayerFinding) -> str:
     return (
-        f"at {f.name} the trust is {_shown(f.trust)}, less than {TRUST.least}: the label wins in {100 * f.wins:.1f} % of "
-        f"the samples, and moving the feature by a tenth of the correction changes the correction by "
+        f"at {f.name} the trust is {_shown(f.trust)}, less than {TRUST.least}: the label wins in {100 * f.wins:.1f} % "
+        f"of the samples, and moving the feature by a tenth of the correction changes the correction by "
         f"{100 * f.sensitivity:.0f} %"
     )
 

@@ -114,8 +114,8 @@ def units_table(d: Findings) -> PageTable:
         Column("arrives at", "code"),
         Column(
             "worst case",
-            hint="Theorem 2's bound on the error at the unit's input, relative to ‖a − â‖ there: if all errors added up. "
-            "How far a layer's target can be trusted is its trust, in the table of layers",
+            hint="Theorem 2's bound on the error at the unit's input, relative to ‖a − â‖ there: if all errors added "
+            "up. How far a layer's target can be trusted is its trust, in the table of layers",
         ),
         Column("CCP before", hint="‖Φ(a) − t‖/‖t‖ at the anchor, mean; t is this op's own target, not the output's"),
         Column("CCP", hint="‖Φ(a) − t‖/‖t‖ at the solution, mean; of different ops, it is of different targets"),
