@@ -292,14 +292,14 @@ class Embedder:
 
 
 def as_labels(y: object) -> Tensor:
-    """Labels as a tensor: class ids, and yes and no, as int64; floating-point ones as they are."""
+    """Labels as a tensor: class ids as int64; floating-point ones, and booleans (yes and no), as they are."""
     try:
         labels = torch.as_tensor(y)
     except (TypeError, ValueError, RuntimeError) as error:
         raise LabelError(f"labels must be class ids or a floating-point tensor, got {type(y).__name__}") from error
     if labels.is_complex():
         raise LabelError("labels must be class ids or a floating-point tensor, got complex numbers")
-    return labels if labels.is_floating_point() else labels.long()
+    return labels if labels.is_floating_point() or labels.dtype == torch.bool else labels.long()
 
 
 def _shape(value: object) -> str:

@@ -335,6 +335,8 @@ def _labels(outputs: Tensor, y: Tensor, memory: Memory | None, count: int | None
     y = y.to(outputs.device)
     if len(y) != count:
         raise LabelError(f"there are {count} samples and {len(y)} labels")
+    if y.dtype == torch.bool:
+        raise LabelError("class ids must be integers, got bool: pass y.long()")
     if y.is_floating_point() and y.dim() == 1 and outputs.dim() == 2 and outputs.shape[1] > 1:
         raise LabelError(f"class ids must be integers, got {y.dtype}: pass y.long()")
     asked = task_of(y)
@@ -375,7 +377,7 @@ def _with_earlier(inputs: Inputs, labels: Tensor, memory: Memory) -> tuple[Input
 def _read(captured: Captured, y: Tensor) -> Tensor:
     """Labels as they are, but for those that say yes or no to each output, (N, m)."""
     shape = (len(y), *map(int, captured.output.meta["val"].shape[1:])) if y.dim() else ()
-    return y.reshape(len(y), -1) if y.dim() and are_yes_no(shape, y) else y
+    return y.reshape(len(y), -1).long() if y.dim() and are_yes_no(shape, y) else y
 
 
 def _outputs(captured: Captured, inputs: Inputs) -> Tensor:
