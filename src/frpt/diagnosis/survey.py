@@ -23,6 +23,7 @@ from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reference import Reference
 from frpt.repairs import ranking
+from frpt.repairs.refitting import LOSSES
 from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ def diagnose(
         >>> page = diagnosis.to_html(folder / "report.html")
     """
     _check(samples, gallery, pairs, batch_size)
-    if loss is not None and loss not in ranking.LOSSES:
-        raise OptionError(f"loss must be one of {', '.join(ranking.LOSSES)}, got {loss!r}")
+    if loss is not None and loss not in LOSSES:
+        raise OptionError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
     network = network_of(model, options)
     source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
     looked = range(source.count) if samples is None else spread(source.count, samples)
