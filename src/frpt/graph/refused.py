@@ -1,6 +1,6 @@
 """Models that cannot be captured whatever their code: TorchScript, quantised, uninitialised, without numbers.
 
-Called by ``frpt.Reverser`` before anything else, so that the error names the cause and not what torch.export trips over.
+Called by ``frpt.Reverser`` first of all, so that the error names the cause and not what torch.export trips over.
 """
 
 from __future__ import annotations
