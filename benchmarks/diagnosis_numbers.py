@@ -5,7 +5,8 @@
 
 The network is the MNIST SimpleCNN, trained to rest; noise of 0.7 of the weights' norm is planted in one of its three
 layers, 12 times. For the ranking: how often the damaged layer is named first, the fault of the layer named, and the
-seconds of a processor that a ranking takes. For trust: the sensitivity of the sound network's and of the damaged networks' layers.
+seconds of a processor that a ranking takes. For trust: the sensitivity of the sound network's and of the damaged
+networks' layers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from frpt.repairs.refitting import REFITTING, Refitting
 LAYERS, MODULES = ["out", "stage2", "stage1"], ["classifier", "stage2", "stage1"]
 PLANTS = 12
 REFITS: dict[str, tuple[object, ...]] = {
-    "rounds": (1, 2, 4), "looks": ((1, 2, 3), (1, 2, 4), (1, 2, 4, 6), (1, 2, 4, 6, 12)), "lengths": ((1.0,), (1.0, 0.5)),
+    "rounds": (1, 2, 4), "looks": ((1, 2, 3), (1, 2, 4, 6), (1, 2, 4, 6, 12)), "lengths": ((1.0,), (1.0, 0.5)),
     "apart": (5e-4, 1e-3, 2e-3),
 }  # fmt: skip
 
