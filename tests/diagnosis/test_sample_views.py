@@ -83,9 +83,9 @@ def test_a_segmentation_has_the_colours_of_its_classes() -> None:
     ids[:, 4:], ids[0, 0] = 2, 255
     drawn = segmentation(None, {"before": ids, "target": ids}, ["ground", "road", "car"], 255)
     colours = class_colours(3)
-    assert (drawn[16 + 100, 10] == colours[0]).all()
+    assert (drawn[16 + 100, 18] == colours[0]).all()
     assert (drawn[16 + 100, 170] == colours[2]).all()
-    assert (drawn[16 + 2, 2] == 128).all()
+    assert (drawn[16 + 2, 10] == 128).all()
     assert len(np.unique(class_colours(40), axis=0)) == 40
 
 

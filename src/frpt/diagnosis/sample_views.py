@@ -147,17 +147,17 @@ def segmentation(image: Array | None, maps: Mapping[str, Array], names: Sequence
     width, height = panels[0].size
     columns = max(1, (len(panels) * (width + 8)) // 150)
     lines = -(-len(legend) // columns) + (len(seen) > _LEGEND)
-    sheet = Image.new("RGB", (len(panels) * (width + 8) - 8, 16 + height + 6 + 16 * lines), (255, 255, 255))
+    sheet = Image.new("RGB", (len(panels) * (width + 8) + 8, 16 + height + 6 + 16 * lines), (255, 255, 255))
     draw = ImageDraw.Draw(sheet)
     for k, (title, panel) in enumerate(zip(maps, panels, strict=True)):
-        draw.text((k * (width + 8), 1), title, fill=(30, 30, 30))
-        sheet.paste(panel, (k * (width + 8), 16))
+        draw.text((8 + k * (width + 8), 2), title, fill=(30, 30, 30))
+        sheet.paste(panel, (8 + k * (width + 8), 16))
     for k, c in enumerate(legend):
-        x, y = 150 * (k % columns), 16 + height + 6 + 16 * (k // columns)
+        x, y = 8 + 150 * (k % columns), 16 + height + 6 + 16 * (k // columns)
         draw.rectangle((x, y + 2, x + 10, y + 12), fill=tuple(int(v) for v in colours[c]))
         draw.text((x + 15, y + 1), names[c][:21], fill=(30, 30, 30))
     if len(seen) > _LEGEND:
-        draw.text((0, 16 + height + 6 + 16 * (lines - 1)), f"and {len(seen) - _LEGEND} more", fill=(90, 90, 90))
+        draw.text((8, 16 + height + 6 + 16 * (lines - 1)), f"and {len(seen) - _LEGEND} more", fill=(90, 90, 90))
     return np.asarray(sheet)
 
 
