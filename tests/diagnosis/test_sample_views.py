@@ -9,7 +9,7 @@ import pytest
 import torch
 from playwright.sync_api import Browser, expect
 from torch import Tensor, nn
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import frpt
 from frpt.diagnosis.responses import picture
@@ -45,6 +45,7 @@ def test_names_of_samples() -> None:
     data = Folder(torch.randn(6, 3), torch.zeros(6).long())
     assert namer(data, None)(2) == "002.jpg"
     assert namer(Subset(data, [4, 1]), None)(1) == "001.jpg"
+    assert namer(DataLoader(data), None)(2) == "002.jpg"
     assert namer(data, [f"s{i}" for i in range(6)])(5) == "s5"
     assert namer(data, lambda i: f"frame {i}")(3) == "frame 3"
     assert namer(TensorDataset(torch.zeros(2)), None)(0) == ""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import PurePath
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import Subset
+from torch.utils.data import DataLoader, Subset
 
 from frpt.diagnosis.findings import Array
 from frpt.errors import OptionError
@@ -40,7 +40,9 @@ def namer(dataset: Any, given: Names | None) -> Callable[[int], str]:
     if callable(given):
         return lambda i: str(given(i))
     if given is not None:
-        return _from_list(given, len(dataset))
+        return _from_list(given, len(dataset) if isinstance(dataset, Sized) else len(given))
+    if isinstance(dataset, DataLoader):
+        return namer(dataset.dataset, None)
     if isinstance(dataset, Subset):
         inner, indices = namer(dataset.dataset, None), dataset.indices
         return lambda i: inner(int(indices[i]))
@@ -49,7 +51,8 @@ def namer(dataset: Any, given: Names | None) -> Callable[[int], str]:
         return lambda i: str(own(i))
     for attribute in ("samples", "imgs"):
         pairs = getattr(dataset, attribute, None)
-        if isinstance(pairs, Sequence) and len(pairs) == len(dataset) and pairs and _is_file(pairs[0]):
+        whole = isinstance(pairs, Sequence) and isinstance(dataset, Sized) and len(pairs) == len(dataset)
+        if whole and pairs and _is_file(pairs[0]):
             return lambda i: PurePath(pairs[i][0]).name
     return lambda i: ""
 
