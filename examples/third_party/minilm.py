@@ -104,8 +104,8 @@ def main() -> None:
     )
     for s in diagnosis.gallery:
         change = s.responses[layers[-1]].difference.ravel()[: len(s.words)]
-        order = (-torch.as_tensor(change)).argsort()[:3].tolist()
-        words = ", ".join(s.words[i] for i in order)
+        order = (-torch.as_tensor(change)).argsort().tolist()
+        words = ", ".join([s.words[i] for i in order if not s.words[i].startswith("[")][:3])
         print(f"  {s.name!r}: {DESKS[s.label]} taken for {DESKS[s.predicted]}; would have to change most at: {words}")
     diagnosis.to_html("minilm.html")
 
