@@ -31,7 +31,7 @@ from frpt.errors import OptionError
 from frpt.files.atomic import make_folder, write_atomic
 
 if TYPE_CHECKING:
-    from frpt.repairs.asked import Task
+    from frpt.common.asked import Task
     from frpt.repairs.controls import Method
     from frpt.repairs.nearest_weights import Loss
 

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from frpt.common.asked import Asked, divergence
 from frpt.errors import OptionError
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
-from frpt.repairs.asked import Asked, divergence
 from frpt.repairs.curvature import Curvature
 from frpt.repairs.nearest_weights import NearestWeights, Problem, Weights
 from frpt.repairs.weight_maps import WeightMap

@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from frpt.common.asked import TASKS, Task, divergence, drawn, logits
 from frpt.common.batch_axis import BatchAxis
 from frpt.datasets.labelled import LabelledSamples
 from frpt.errors import InputError, MemoryMismatchError, OptionError
@@ -34,7 +35,6 @@ from frpt.files.untrusted import parse_json, parse_tensors, read_regular
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import Inputs, Picker
 from frpt.graph.names import OUTPUT
-from frpt.repairs.asked import TASKS, Task, divergence, drawn, logits
 from frpt.repairs.curvature import Curvature, joined, on_eigenbases, rotated
 from frpt.repairs.nearest_weights import NearestWeights, Problem
 from frpt.repairs.weight_maps import Gradients, Pass, WeightMap, weight_maps

@@ -27,9 +27,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Node
 
+from frpt.common.asked import Asked
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
-from frpt.repairs.asked import Asked
 from frpt.repairs.curvature import Curvature, rotated
 from frpt.repairs.weight_maps import Again, Gradients, Part, Pass, WeightMap, working
 
@@ -121,7 +121,7 @@ class Problem:
         options: NearestWeights,
     ) -> None:
         self.captured, self.maps, self.inputs, self.labels, self.options = captured, list(maps), inputs, labels, options
-        self.asked = Asked.of(captured, labels)
+        self.asked = Asked(labels, captured.activation()[0] == "sigmoid")
         self.present = {node: captured.weight(node) for m in maps for node in m.nodes}
         self.start = {m.name: working(m.matrix(self.present)) for m in maps}
         self.plain = {m.name: metric[m.name].to(self.start[m.name]) for m in maps}

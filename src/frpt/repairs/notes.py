@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from frpt.common.asked import task_of
 from frpt.files.digest import sha256_of_item
 from frpt.graph.inputs import Inputs
-from frpt.repairs.asked import task_of
 
 _NAMED = 8
 _FAR = 0.3

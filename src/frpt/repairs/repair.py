@@ -18,12 +18,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from frpt.common.asked import Task, task_of
 from frpt.common.yes_no import are_yes_no, signs
 from frpt.embed import as_labels
 from frpt.errors import InputError, LabelError, OptionError
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import InputLike, Inputs, Picker
-from frpt.repairs.asked import Task, task_of
 from frpt.repairs.controls import DESCENTS, Control, Method
 from frpt.repairs.fix import Fix, Kept, Tried, run
 from frpt.repairs.memory import Memory, captured_graph, remember

@@ -5,7 +5,7 @@
     an output target of m entries   s = target − z, m rows                 right where ‖s‖ is small
 
 z are the outputs; where the network ends in a sigmoid and labels say yes or no, the logits of its probabilities.
-Called by ``nearest_weights``, ``controls``, ``memory`` and ``repair``.
+Called by ``frpt.repairs``: ``nearest_weights``, ``controls``, ``memory`` and ``repair``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from torch import Tensor
 
 from frpt.common.yes_no import signs
 from frpt.errors import NonFiniteError
-from frpt.graph.capture import Captured
 
 Task = Literal["classification", "binary", "regression"]
 TASKS: tuple[Task, ...] = ("classification", "binary", "regression")
@@ -43,10 +42,6 @@ class Asked:
 
     labels: Tensor
     probabilities: bool = False
-
-    @staticmethod
-    def of(captured: Captured, labels: Tensor) -> Asked:
-        return Asked(labels, captured.activation()[0] == "sigmoid")
 
     @property
     def task(self) -> Task:
