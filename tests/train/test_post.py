@@ -268,7 +268,7 @@ REFUSED = [
     ({"metric": "f1"}, OptionError, "top<k>"),
     ({"targets": "onlin"}, OptionError, "no target store"),
     ({"data": Stream()}, InputError, "map-style"),
-    ({"data": torch.utils.data.DataLoader(blobs())}, InputError, "not a loader"),
+    ({"data": torch.utils.data.DataLoader(Stream())}, InputError, "DataLoader over a stream"),
     ({"data": TensorDataset(torch.randn(4, 6))}, InputError, "pair"),
     ({"data": []}, InputError, "empty"),
     ({"val": Stream()}, InputError, "validation set"),

@@ -53,7 +53,8 @@ def _made(spec: str) -> tuple[nn.Module, InputLike | None]:
 def load_data(spec: str) -> Any:
     """The data set itself, or what a function without arguments returns."""
     factory = _find(spec)
-    return factory if hasattr(factory, "__getitem__") and not isinstance(factory, type) else factory()
+    made = isinstance(factory, type) or (callable(factory) and not hasattr(factory, "__getitem__"))
+    return factory() if made else factory
 
 
 def _find(spec: str) -> Any:

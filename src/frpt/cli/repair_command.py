@@ -99,7 +99,7 @@ def repair(
         held = Memory.load(memory)
         x, y = _failing(network, dataset, most, picker(output))
         fix = fixed(
-            network, x, y, held, keep=None if keep is None else _whole(load_data(keep)), method=cast("Method", method),
+            network, x, y, held, keep=None if keep is None else load_data(keep), method=cast("Method", method),
             modules=modules.split(",") if modules not in (None, "auto") else cast("Literal['auto'] | None", modules),
             loss=cast("Loss | None", loss), margin=margin, budget=budget, seed=seed, output=picker(output),
         )  # fmt: skip
@@ -149,21 +149,12 @@ def _network(model: str, weights: Path | None) -> nn.Module:
     return network.eval()
 
 
-def _whole(dataset: Any) -> tuple[Any, Tensor]:
-    """All samples of a data set, as one batch."""
-    from frpt.datasets.labelled import LabelledSamples
-
-    samples = LabelledSamples(dataset)
-    _, x, y = next(iter(samples.batches([range(samples.count)], samples.count)))
-    return x, y
-
-
 def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None) -> tuple[Any, Tensor]:
     """The first samples whose label does not win; of regression targets the first samples."""
     from frpt.datasets.labelled import LabelledSamples
     from frpt.graph.inputs import Inputs, pick
 
-    samples, wrong = LabelledSamples(dataset), []
+    samples, wrong = LabelledSamples(dataset, model=model, once=True), []
     for rows, x, y in samples.batches([range(samples.count)], 256):
         inputs = Inputs.of(x)
         if y.is_floating_point():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from torch import Tensor
 
 from frpt.cli.models import load_data, load_model
 from frpt.cli.shared import ModelSpec, Output, console, errors, loaded, picker
@@ -88,6 +89,6 @@ def train(
 def _data(data: str, val: str | None) -> tuple[Any, Any]:
     """(training set, validation set): the factory returns one or both."""
     made = load_data(data)
-    if isinstance(made, tuple) and len(made) == 2 and all(hasattr(d, "__getitem__") for d in made):
+    if isinstance(made, tuple) and len(made) == 2 and not isinstance(made[0], Tensor):
         return made if val is None else (made[0], load_data(val))
     return made, None if val is None else load_data(val)

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from frpt.datasets.labelled import spread
+from frpt.datasets.pairs import fetch
 from frpt.errors import InputError, OptionError, TapError
 from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.reverser import Reverser, ReverserOptions, make_reverser
 from frpt.solvers.blocks.mean_jacobian import MeanJacobian
 from frpt.solvers.variation import check_known
 from frpt.targets import TargetStore, write_targets
-from frpt.train.batches import MapStyle, as_taken, check_dataset, fetch, on_device
+from frpt.train.batches import MapStyle, as_taken, on_device
 from frpt.train.frozen import Frozen, freeze
 from frpt.train.metrics import Metric, check_labels, metric_of, task_loss
 from frpt.train.objective import (
@@ -140,7 +141,6 @@ class Ready:
 def prepare(request: Request, stack: ExitStack) -> Ready:
     """Check everything, copy the model, split it and find its targets. What must be cleaned up goes on the stack."""
     t, at, output = request.training, request.at, request.output
-    check_dataset(request.dataset, "data set")
     if request.c_rec and request.targets is not None:
         _check_targets(request.targets)
     fabric, model, example, labels = _start(request)
@@ -152,7 +152,6 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
         out = pick(model(*example.args, **example.kwargs), output)
     check_labels(labels, out, "the data set")
     if request.val is not None:
-        check_dataset(request.val, "validation set")
         _, labels = fetch(request.val, spread(len(request.val), _LOOKS))
         check_labels(labels, out[:1].expand(len(labels), *out.shape[1:]), "the validation set")
     rev = request.reverser_on(model, example)
@@ -167,7 +166,6 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
 
 def shared_targets(request: Request, stack: ExitStack) -> tuple[Fabric, Reverser, TargetStore | None]:
     """The devices, a Reverser on a copy of the starting model and the targets, for many runs from the same start."""
-    check_dataset(request.dataset, "data set")
     fabric, model, example, _ = _start(request)
     rev = request.reverser_on(model, example)
     freeze(model, rev, request.at).restore()

@@ -12,6 +12,7 @@ from typing import Any, TypedDict, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from frpt.errors import OptionError
 from frpt.files.digest import described
@@ -119,13 +120,22 @@ class ShortOptions(ReverserOptions, TrainingOptions, total=False):
 
 
 def sort_options(
-    training: Training | None, options: ShortOptions | Mapping[str, Any]
+    training: Training | None, options: ShortOptions | Mapping[str, Any], dataset: Any = None
 ) -> tuple[Training, ReverserOptions]:
-    """(the training with the fields that were given by name, the Reverser's options); other names are refused."""
+    """(the training with the fields that were given by name, the Reverser's options); other names are refused.
+
+    dataset: a loader's batch size and workers are the defaults where no ``training`` is given.
+    """
     check_names(options, ShortOptions.__annotations__)
     if training is not None and not isinstance(training, Training):
         raise OptionError(f"training must be a frpt.Training, got {type(training).__name__}")
     fields = {name: value for name, value in options.items() if name in TrainingOptions.__annotations__}
+    if isinstance(dataset, DataLoader) and training is None:
+        fields = {
+            "workers": dataset.num_workers,
+            **({"batch_size": dataset.batch_size} if dataset.batch_size else {}),
+            **fields,
+        }
     rest = {name: value for name, value in options.items() if name in ReverserOptions.__annotations__}
     return replace(training or Training(), **cast(Any, fields)), cast(ReverserOptions, rest)
 
