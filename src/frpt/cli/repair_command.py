@@ -8,10 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-import torch
 import typer
-from safetensors.torch import save
-from torch import Tensor, nn
 
 from frpt.cli.models import load_data, load_model
 from frpt.cli.shared import (
@@ -31,6 +28,8 @@ from frpt.errors import OptionError
 from frpt.files.atomic import make_folder, write_atomic
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from frpt.repairs.controls import Method
     from frpt.repairs.nearest_weights import Loss
 
@@ -54,6 +53,7 @@ def remember(
     from frpt.repairs import remember as make
 
     with errors():
+        make_folder(out)
         memory = make(
             _network(model, weights), load_data(data), task="regression" if regression else "classification",
             samples=samples, seed=seed, output=picker(output), workers=workers,
@@ -94,6 +94,7 @@ def repair(
     with errors():
         if loss not in (None, "logistic", "hinge"):
             raise OptionError(f"--loss must be logistic or hinge, got {loss!r}")
+        make_folder(out)
         network, dataset = _network(model, weights), load_data(data)
         names, pixels = class_names(classes), (numbers(mean), numbers(std))
         held = Memory.load(memory)
@@ -104,7 +105,6 @@ def repair(
             loss=cast("Loss | None", loss), margin=margin, budget=budget, seed=seed, output=picker(output),
         )  # fmt: skip
         console.print(str(fix), markup=False, highlight=False)
-        make_folder(out)
         fix.memory.save(out / "memory")
         write_atomic(out / "model.safetensors", _bytes(fix.model))
         fix.diff.save(out / "patch.safetensors")
@@ -141,6 +141,8 @@ def apply(
 
 def _bytes(model: nn.Module) -> bytes:
     """Its weights as a safetensors file; shared ones, which the format refuses, as often as they are named."""
+    from safetensors.torch import save
+
     return save({name: t.detach().clone().contiguous() for name, t in model.state_dict().items()})
 
 
@@ -151,6 +153,8 @@ def _network(model: str, weights: Path | None) -> nn.Module:
 
 def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None) -> tuple[Any, Tensor]:
     """The first samples whose label does not win; of regression targets the first samples."""
+    import torch
+
     from frpt.datasets.labelled import LabelledSamples
     from frpt.graph.inputs import Inputs, pick
 

@@ -167,9 +167,11 @@ def whole_batches(dataset: Any) -> Callable[[list[int]], Any] | None:
     return None
 
 
-def pair(item: Any, index: int) -> tuple[Any, Any]:
-    """(inputs, label) of an item of a data set; anything else is refused."""
-    return Pairs([])._pair(item, index)
+def pair(
+    item: Any, index: int, takes: frozenset[str] | None = None, what: str = "", labelled: bool = True
+) -> tuple[Any, Any]:
+    """(inputs, label) of an item of a data set, or of a batch; anything else is refused. what: its name in errors."""
+    return Pairs([], None, takes, None, labelled)._pair(item, index, what)
 
 
 def is_stream(dataset: Any) -> bool:
