@@ -21,8 +21,8 @@ def model() -> nn.Module:
 class Slow(Dataset[tuple[Tensor, int]]):
     """Four thousand samples, a hundredth of a second each."""
 
-    def __init__(self) -> None:
-        self.x = torch.randn(4000, 6, generator=torch.Generator().manual_seed(0))
+    def __init__(self, count: int = 4000) -> None:
+        self.x = torch.randn(count, 6, generator=torch.Generator().manual_seed(0))
         self.reads = 0
 
     def __len__(self) -> int:
@@ -36,3 +36,8 @@ class Slow(Dataset[tuple[Tensor, int]]):
             os.write(2, b"at second pass\n")
         time.sleep(0.01)
         return self.x[index], index % 4
+
+
+def few() -> Slow:
+    """A hundred of them."""
+    return Slow(100)
