@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from frpt import __version__
+import frpt
 from frpt.cli import navsim_command, targets_command
 from frpt.cli.diagnose_command import diagnose
 from frpt.cli.repair_command import apply, remember, repair
@@ -29,12 +29,12 @@ app.command()(reproduce)
 
 def _show_version(asked: bool) -> None:
     if asked:
-        console.print(f"frpt {__version__}", highlight=False)
+        console.print(f"frpt {frpt.__version__}", highlight=False)
         raise typer.Exit
 
 
 @app.callback()
-def frpt(
+def command(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
     ] = False,

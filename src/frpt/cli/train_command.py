@@ -51,6 +51,9 @@ def train(
     workers: Annotated[int, typer.Option(min=0, help="Processes that load samples.")] = 0,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     devices: Annotated[int | None, typer.Option(help="Devices; under torchrun one for each of its processes.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds that processes wait for each other; half an hour.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed ...; the model's own.")] = None,
 ) -> None:
     """Post-train the part of a model before a layer; run again after an interruption, it goes on where it was."""
@@ -61,7 +64,7 @@ def train(
         source = load_model(model) if weights is None else loaded(load_model(model), weights)
         training = Training(
             epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, metric=metric, every=every,
-            workers=workers, accelerator=accelerator, devices=devices, precision=precision,
+            workers=workers, accelerator=accelerator, devices=devices, precision=precision, timeout=timeout,
         )  # fmt: skip
         make_folder(out)
         half_done = partial or out / "partial"

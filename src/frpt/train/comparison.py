@@ -22,7 +22,7 @@ from frpt.datasets.seeds import own_random, seed_all
 from frpt.errors import OptionError
 from frpt.reverser import Layer, Reverser, ReverserOptions, layer_name, network_of
 from frpt.train.post import run, training_pairs
-from frpt.train.prepare import ANCHOR, ONLINE, Places, Request, Targets, shared_targets
+from frpt.train.prepare import ANCHOR, ONLINE, Places, Request, Targets, other_processes, shared_targets
 from frpt.train.result import Result
 from frpt.train.training import ShortOptions, Training, sort_options
 
@@ -248,7 +248,7 @@ def compare(
     )
     arms: dict[str, list[Result]] = {BACKPROP: [], ANCHORED: [], FRPT: []}
     with ExitStack() as stack:
-        with own_random():
+        with other_processes(how), own_random():
             seed_all(numbers[0])
             fabric, rev, written = shared_targets(first, stack)
         shared = replace(first, fabric=fabric, reverser=rev, options=ReverserOptions())

@@ -28,7 +28,7 @@ from frpt.reverser import Layer, Reverser, ReverserOptions, layer_name, network_
 from frpt.train.batches import Batches, TrainingBatch, order
 from frpt.train.metrics import check_labels
 from frpt.train.objective import Losses
-from frpt.train.prepare import ONLINE, Places, Ready, Request, Targets, prepare
+from frpt.train.prepare import ONLINE, Places, Ready, Request, Targets, other_processes, prepare
 from frpt.train.result import Epoch, Result, RunLog, Tally
 from frpt.train.resume import Partial, damaged
 from frpt.train.training import ShortOptions, Training, sort_options
@@ -98,6 +98,7 @@ def post_train(
         StoreMismatchError: for targets of another model or data set.
         PartialError: for a half-done run that was started differently.
         NonFiniteError: if training diverges.
+        ProcessError: if another process of the run has stopped or ended.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -139,7 +140,7 @@ class Position:
 
 def run(request: Request) -> Result:
     """Train a copy of the model; the model itself, the random state and the files of others stay as they are."""
-    with ExitStack() as stack:
+    with other_processes(request.training), ExitStack() as stack:
         stack.enter_context(own_random())
         seed_all(request.seed)
         ready = prepare(request, stack)

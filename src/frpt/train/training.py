@@ -48,6 +48,9 @@ class Training:
         workers: processes that load samples; 0 loads them in this one.
         accelerator: as lightning-fabric takes it: "auto", "cpu", "cuda", "mps".
         devices: how many of them; under torchrun one for each of its processes.
+        timeout: seconds that processes wait for each other before the run ends with ``ProcessError``; by default
+            torch's half an hour. The longest step, and the longest time by which targets of one process are written
+            later than those of another, have to fit. A ``fabric=`` that is given has its own.
         precision: as lightning-fabric takes it, e.g. "bf16-mixed"; by default the model's own.
         whole_train: let the part after the layer follow ``train()`` too, as the paper's code does: its dropout is on,
             and the statistics of its normalisations move. By default it stays in eval mode.
@@ -74,6 +77,7 @@ class Training:
     workers: int = 0
     accelerator: str = "auto"
     devices: int | None = None
+    timeout: float | None = None
     precision: str | None = None
     partial_steps: int | None = None
     whole_train: bool = False
@@ -83,6 +87,8 @@ class Training:
             check_whole(name, getattr(self, name), least)
         if self.partial_steps is not None:
             check_whole("partial_steps", self.partial_steps, 1)
+        if self.timeout is not None and not (isinstance(self.timeout, int | float) and 0 < self.timeout < 1e9):
+            raise OptionError(f"timeout must be a number of seconds above 0, got {self.timeout!r}")
         for name in ("lr", "weight_decay"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not value >= 0:
@@ -116,6 +122,7 @@ class TrainingOptions(TypedDict, total=False):
     workers: int
     accelerator: str
     devices: int | None
+    timeout: float | None
     precision: str | None
     partial_steps: int | None
     whole_train: bool
