@@ -22,7 +22,8 @@ from frpt.cli.shared import (
     patterns,
     picker,
 )
-from frpt.files.atomic import make_folder
+from frpt.errors import OptionError
+from frpt.files.atomic import check_folder
 
 
 def diagnose(
@@ -53,7 +54,9 @@ def diagnose(
     from frpt.diagnosis.tables import show
 
     with errors(resumes=True):
-        make_folder(html.parent)  # what cannot be written is said before the work, not after it
+        check_folder(html.parent)  # what cannot be written is said before the work, not after it
+        if not html.parent.is_dir():
+            raise OptionError(f"{str(html)!r} cannot be written: name a file in a directory that exists")
         network = load_model(model)
         diagnosis = run(
             network if weights is None else loaded(network, weights), load_data(data), at,

@@ -25,7 +25,7 @@ from frpt.cli.shared import (
     picker,
 )
 from frpt.errors import OptionError
-from frpt.files.atomic import make_folder, write_atomic
+from frpt.files.atomic import check_folder, make_folder, write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -53,7 +53,7 @@ def remember(
     from frpt.repairs import remember as make
 
     with errors():
-        make_folder(out)
+        check_folder(out)
         memory = make(
             _network(model, weights), load_data(data), task="regression" if regression else "classification",
             samples=samples, seed=seed, output=picker(output), workers=workers,
@@ -94,7 +94,7 @@ def repair(
     with errors():
         if loss not in (None, "logistic", "hinge"):
             raise OptionError(f"--loss must be logistic or hinge, got {loss!r}")
-        make_folder(out)
+        check_folder(out)
         network, dataset = _network(model, weights), load_data(data)
         names, pixels = class_names(classes), (numbers(mean), numbers(std))
         held = Memory.load(memory)
@@ -105,6 +105,7 @@ def repair(
             loss=cast("Loss | None", loss), margin=margin, budget=budget, seed=seed, output=picker(output),
         )  # fmt: skip
         console.print(str(fix), markup=False, highlight=False)
+        make_folder(out)
         fix.memory.save(out / "memory")
         write_atomic(out / "model.safetensors", _bytes(fix.model))
         fix.diff.save(out / "patch.safetensors")
