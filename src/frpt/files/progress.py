@@ -84,7 +84,10 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        refreshing = getattr(self._bar.live, "_refresh_thread", None)  # rich tells it to end and does not wait
         self._bar.stop()
+        if refreshing is not None:
+            refreshing.join()
         task = self._bar.tasks[0]
         if self._lines and kind is None and not self._transient and task.completed > self._before:
             taken = time.monotonic() - self._begun
