@@ -11,17 +11,24 @@ import pytest
 
 from frpt_paper import PostTrainingJob, RunsTable
 from frpt_paper.experiments.adaptation import AdaptationJob
-from frpt_paper.runs.jobs import Job
+from frpt_paper.experiments.adapting import AdaptingJob
+from frpt_paper.runs.jobs import Job, ProtocolJob
 from frpt_paper.runs.planner_repairs import RepairJob
 from frpt_paper.runs.planners import PlannerJob
-from frpt_paper.runs.pretraining import Recipe
+from frpt_paper.runs.pretraining import PlateauRecipe, Recipe
 from frpt_paper.runs.starting_models import starting_models
 
 RESULTS = Path(__file__).parents[2] / "results"
 TABLES = sorted([*RESULTS.glob("*/runs.csv"), *RESULTS.glob("*/repairs.csv")])
 INDICES = sorted((RESULTS / "checkpoints").glob("*.json"))
-KINDS: dict[str, type[Job]] = {"corruption": AdaptationJob, "failing": RepairJob, "height": PlannerJob}
-"""A column that only these jobs have → the job."""
+KINDS: dict[str, type[Job]] = {
+    "pull": AdaptingJob,
+    "images": ProtocolJob,
+    "corruption": AdaptationJob,
+    "failing": RepairJob,
+    "height": PlannerJob,
+}
+"""A column → the jobs that have it, the first that fits."""
 
 
 class Split:
@@ -52,7 +59,8 @@ def test_keys_of_runs(path: Path) -> None:
 def test_checkpoints_are_not_trained_again(path: Path) -> None:
     index = json.loads(path.read_text())
     splits = Split(index["dataset"], index["train"]), Split(index["dataset"], index["test"])
-    recipe, keep = Recipe(**index["recipe"]), index["keep"]
+    kind = PlateauRecipe if "marks" in index["recipe"] else Recipe
+    recipe, keep = kind(**index["recipe"]), index["keep"]
     before = sorted(path.parent.iterdir())
     starts = starting_models(path.parent, index["model"], *splits, recipe, seed=index["seed"], keep=keep)  # type: ignore[arg-type]
     assert [start.name for start in starts] == [saved["name"] for saved in index["saved"]]

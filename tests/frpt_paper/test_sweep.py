@@ -30,7 +30,7 @@ def accuracy(job: PostTrainingJob, epoch: int) -> float:
 
 
 def fake(job: PostTrainingJob) -> list[dict[str, float | None]]:
-    return [{"epoch": e, "metric": accuracy(job, e), "rec_loss": None} for e in (1, 2)]
+    return [{"epoch": e, "metric": accuracy(job, e), "start": 0.5, "rec_loss": None} for e in (1, 2)]
 
 
 def moody(job: PostTrainingJob) -> list[dict[str, float | None]]:

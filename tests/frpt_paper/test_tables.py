@@ -14,7 +14,7 @@ from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT
 from frpt_paper.tables import published
 from frpt_paper.tables.classification_tables import arms_table, main_table, nested_table, p_text, paired
 from frpt_paper.tables.printed import Cell, PrintedTable
-from frpt_paper.tables.statistics import arm_of, gains, layer_order
+from frpt_paper.tables.statistics import START, arm_of, gains, layer_order
 
 NOISE = {0.0: (0.0, 0.1, -0.1), 0.1: (0.02, 0.1, -0.08), 0.3: (0.0, 0.15, -0.1)}
 
@@ -28,7 +28,8 @@ def runs(dataset: str = "cifar10") -> pd.DataFrame:
             for c in (0.0,) if arm == BACKPROP else (0.1, 0.3):
                 for seed in range(3):
                     value = 66.0 + share * gain[layer][c] + NOISE[c][seed]
-                    row = {"dataset": dataset, "model": "simple_cnn", "checkpoint": "start", "l_r": layer, "arm": arm}
+                    row = {"dataset": dataset, "model": "simple_cnn", "checkpoint": "start", "lr": 1e-4, "l_r": layer}
+                    row |= {"arm": arm, "start": 66.25}
                     row |= {"preset": preset, "embed": "nearest" if arm == FRPT else "", "c_rec": c, "seed": seed}
                     rows.append(row | {"best": value + 1, "mean": value, "epoch 1": value, "epoch 5": value - 1})
     return pd.DataFrame(rows)
@@ -36,24 +37,24 @@ def runs(dataset: str = "cifar10") -> pd.DataFrame:
 
 MARKDOWN = r"""### CIFAR-10
 
-| Model     | l_R | c_rec | Epoch 5 Acc        | Mean Acc           | Best Acc           |
-|-----------|-----|-------|--------------------|--------------------|--------------------|
-| SimpleCNN | out | 0     | 65.00 ± 0.10       | 66.00 ± 0.10       | 67.00 ± 0.10       |
-|           |     | 0.1   | 65.51 ± 0.09       | 66.51 ± 0.09       | 67.51 ± 0.09       |
-|           |     | 0.3   | **65.72 ± 0.13**\* | **66.72 ± 0.13**\* | **67.72 ± 0.13**\* |
-|           | 1   | 0     | **65.00 ± 0.10**\* | **66.00 ± 0.10**\* | **67.00 ± 0.10**\* |
-|           |     | 0.1   | 64.81 ± 0.09       | 65.81 ± 0.09       | 66.81 ± 0.09       |
-|           |     | 0.3   | 64.72 ± 0.13       | 65.72 ± 0.13       | 66.72 ± 0.13       |
+| Model     | l_R | c_rec | Start | Epoch 5 Acc        | Mean Acc           | Best Acc           |
+|-----------|-----|-------|-------|--------------------|--------------------|--------------------|
+| SimpleCNN | out | 0     | 66.25 | 65.00 ± 0.10       | 66.00 ± 0.10       | 67.00 ± 0.10       |
+|           |     | 0.1   | 66.25 | 65.51 ± 0.09       | 66.51 ± 0.09       | 67.51 ± 0.09       |
+|           |     | 0.3   | 66.25 | **65.72 ± 0.13**\* | **66.72 ± 0.13**\* | **67.72 ± 0.13**\* |
+|           | 1   | 0     | 66.25 | **65.00 ± 0.10**\* | **66.00 ± 0.10**\* | **67.00 ± 0.10**\* |
+|           |     | 0.1   | 66.25 | 64.81 ± 0.09       | 65.81 ± 0.09       | 66.81 ± 0.09       |
+|           |     | 0.3   | 66.25 | 64.72 ± 0.13       | 65.72 ± 0.13       | 66.72 ± 0.13       |
 """
 
 LATEX = r"""    \toprule
-    Model & $l_R$ & $c_{\mathrm{rec}}$ & Epoch 5 Acc & Mean Acc & Best Acc \\
+    Model & $l_R$ & $c_{\mathrm{rec}}$ & Start & Epoch 5 Acc & Mean Acc & Best Acc \\
     \midrule
-    \multirow{6}{*}{SimpleCNN} & \multirow{3}{*}{out} & 0 & 65.00 $\pm$ 0.10 & 66.00 $\pm$ 0.10 & 67.00 $\pm$ 0.10 \\
-     &  & 0.1 & 65.51 $\pm$ 0.09 & 66.51 $\pm$ 0.09 & 67.51 $\pm$ 0.09 \\
-     &  & 0.3 & \textbf{65.72 $\pm$ 0.13}$^{*}$ & \textbf{66.72 $\pm$ 0.13}$^{*}$ & \textbf{67.72 $\pm$ 0.13}$^{*}$ \\
-    \cline{2-6}
-     & \multirow{3}{*}{1} & 0 & \textbf{65.00 $\pm$ 0.10}$^{*}$ & """
+    \multirow{6}{*}{SimpleCNN} & \multirow{3}{*}{out} & 0 & 66.25 & 65.00 ± 0.10 & 66.00 ± 0.10 & 67.00 ± 0.10 \\
+     &  & 0.1 & 66.25 & 65.51 ± 0.09 & 66.51 ± 0.09 & 67.51 ± 0.09 \\
+     &  & 0.3 & 66.25 & \textbf{65.72 ± 0.13}$^{*}$ & \textbf{66.72 ± 0.13}$^{*}$ & \textbf{67.72 ± 0.13}$^{*}$ \\
+    \cline{2-7}
+     & \multirow{3}{*}{1} & 0 & 66.25 & \textbf{65.00 ± 0.10}$^{*}$ & """.replace("±", r"$\pm$")
 
 
 def test_the_main_table(tmp_path: Path) -> None:
@@ -85,10 +86,17 @@ def test_the_supplements_table() -> None:
 def test_the_arms_side_by_side() -> None:
     data = gains(runs())
     at = data[(data["l_r"] == "out") & (data["c_rec"] == 0.3) & (data["arm"] == FRPT)].set_index("against")["delta"]
-    assert at.to_dict() == pytest.approx({BACKPROP: 0.7 + 0.05 / 3, ANCHOR: 0.35})
+    assert at.to_dict() == pytest.approx({BACKPROP: 0.7 + 0.05 / 3, ANCHOR: 0.35, START: 0.45 + 0.05 / 3})
+    alone = data[(data["l_r"] == "out") & (data["arm"] == BACKPROP)]  # has no other to be compared with
+    assert alone["against"].tolist() == [START]
+    assert alone["delta"].tolist() == pytest.approx([-0.25])
     rows = arms_table(runs(), "arms", "arms").rows
-    assert [r[1:4] for r in rows[:2]] == [["out", "0.1", ANCHOR], ["out", "0.1", "FR-PT, paper"]]
-    assert {r[5] for r in rows if r[3] == ANCHOR} == {"–"}
+    assert [r[1:5] for r in rows[:3]] == [
+        ["out", "0", BACKPROP, "66.25"],
+        ["out", "0.1", ANCHOR, "66.25"],
+        ["out", "0.1", "FR-PT, paper", "66.25"],
+    ]
+    assert {r[6] for r in rows if r[3] == ANCHOR} == {"–"}
     assert sorted(["2", "out", "10", "1"], key=layer_order) == ["out", "10", "2", "1"]
 
 
@@ -96,8 +104,18 @@ def test_embeddings_are_named_where_there_are_several() -> None:
     own = runs()
     other = own[own["arm"] == FRPT].assign(embed="one_hot")
     labels = {str(row[3]) for row in arms_table(pd.concat([own, other]), "arms", "arms").rows}
-    assert labels == {ANCHOR, "FR-PT, paper, nearest", "FR-PT, paper, one_hot"}
-    assert {str(row[3]) for row in arms_table(own, "arms", "arms").rows} == {ANCHOR, "FR-PT, paper"}
+    assert labels == {BACKPROP, ANCHOR, "FR-PT, paper, nearest", "FR-PT, paper, one_hot"}
+    assert {str(row[3]) for row in arms_table(own, "arms", "arms").rows} == {BACKPROP, ANCHOR, "FR-PT, paper"}
+
+
+def test_rates_have_a_column_where_there_are_several() -> None:
+    own = pd.concat([runs(), runs().assign(lr=3e-4, mean=runs()["mean"] - 1)])
+    main, arms = main_table(arm_of(own, FRPT, "paper"), "t", "t"), arms_table(own, "arms", "arms")
+    for table in (main, arms):
+        assert list(table.head[:3]) == ["Model", "rate", "l_R"]
+        assert list(dict.fromkeys(str(row[1]) for row in table.rows)) == ["0.0001", "0.0003"]
+    by_rate = gains(own).query("arm == @BACKPROP and l_r == 'out'").set_index("lr")["delta"]
+    assert by_rate.to_dict() == pytest.approx({1e-4: -0.25, 3e-4: -1.25})
 
 
 def test_the_nested_choice() -> None:

@@ -57,6 +57,24 @@ def test_modes_follow_train_only_before_the_layer() -> None:
         assert not model.tail[1].training
 
 
+def test_the_whole_model_in_train_mode() -> None:
+    torch.manual_seed(0)
+    model, x = Mixed().eval(), torch.randn(4, 6)
+    with frpt.freeze(model, reverser(), "body", whole_train=True) as frozen:
+        assert frozen.modules == []
+        model.train()
+        assert all(m.training for m in model.modules())
+        before = model.tail[0].running_mean.clone()
+        model(x)
+        assert not torch.equal(model.tail[0].running_mean, before)
+        frozen.check()  # statistics may move, parameters may not
+        assert "tail.0.running_mean" in frozen.moving()
+        with torch.no_grad():
+            model.head.weight.add_(1)
+        with pytest.raises(FreezeError, match=r"head\.weight"):
+            frozen.check()
+
+
 def test_everything_is_given_back() -> None:
     model = Mixed()
     model.head.weight.requires_grad_(False)

@@ -53,6 +53,21 @@ def test_without_strength_it_is_plain_adamw_bit_for_bit(at: str) -> None:
     assert torch.equal(parameters(train(at=at, c_rec=0, seed=11).model), parameters(model))
 
 
+def test_the_frozen_part_follows_train_where_it_is_asked_to() -> None:
+    torch.manual_seed(0)
+    model = Mixed().eval()
+    data = TensorDataset(torch.randn(40, 6), torch.arange(40) % 4)
+    apart, whole = (
+        train(model, data, "body", c_rec=0, whole_train=choice).model for choice in (False, True)
+    )  # fmt: skip
+    assert torch.equal(apart.tail[0].running_mean, model.tail[0].running_mean)
+    assert not torch.equal(whole.tail[0].running_mean, model.tail[0].running_mean)
+    assert torch.equal(whole.head.weight, model.head.weight)
+    assert not whole.training
+    with pytest.raises(OptionError, match="whole_train"):
+        frpt.Training(whole_train=1)  # type: ignore[arg-type]
+
+
 def test_the_loss_is_task_plus_weighted_distance_to_the_reconstruction() -> None:
     data, model, start = blobs(), network(), network()
     x, y = data.tensors

@@ -38,6 +38,19 @@ def reproduce(
     compare: Annotated[
         list[Path] | None, typer.Option(help="CSV to set beside the result instead of the paper's numbers.")
     ] = None,
+    protocol: Annotated[
+        str, typer.Option(help="clean: images as they are; paper: what the paper's code does (docs/results.md).")
+    ] = "clean",
+    images: Annotated[
+        str | None, typer.Option(help="Post-train on clean images, or on one augmented draw: drawn.")
+    ] = None,
+    rate: Annotated[list[str] | None, typer.Option(help="Learning rates of post-training, e.g. 1e-4,3e-4.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of a step of post-training.")] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="Rate in pretraining: cosine, or plateau on fresh augmented draws, best test epoch kept."),
+    ] = None,
+    smoothing: Annotated[float | None, typer.Option(help="Of labels in pretraining, e.g. 0.1.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
 ) -> None:
     """Run a table or figure of the paper, or what is missing of it, and set the result beside the paper's numbers."""
@@ -52,13 +65,15 @@ def reproduce(
         if name is None:
             raise OptionError("which table or figure? `frpt reproduce --list` shows what there is")
         options = lab.ReproduceOptions(
-            out=out, data=data, scale=scale, seeds=seeds, epochs=epochs, layers=_several(at), c_rec=_numbers(c_rec),
+            out=out, data=data, scale=scale, seeds=seeds, epochs=epochs, layers=_several(at), c_rec=_strengths(c_rec),
             models=_several(model), presets=_several(preset), dataset=dataset, samples=_samples(samples),
-            pretrain=pretrain, workers=workers, cluster=cluster, compare=tuple(compare or ()),
+            pretrain=pretrain, workers=workers, cluster=cluster, compare=tuple(compare or ()), protocol=protocol,
+            images=images, rates=_numbers("--rate", rate), batch_size=batch_size, schedule=schedule,
+            smoothing=smoothing,
         )  # fmt: skip
         report = lab.reproduce(name, options, Console(stderr=True, soft_wrap=True))
         console.print(report.markdown(details=False), markup=False, highlight=False)
-        console.print(f"tables (md, tex, csv) and figures: {out / name}", markup=False, highlight=False)
+        console.print(f"tables (md, tex, csv) and figures: {report.folder}", markup=False, highlight=False)
 
 
 def laboratory(module: str = "frpt_paper") -> ModuleType:
@@ -88,11 +103,15 @@ def _samples(value: str | None) -> tuple[int, int] | None:
     return int(parts[0]), int(parts[1])
 
 
-def _numbers(values: list[str] | None) -> tuple[float, ...]:
+def _numbers(option: str, values: list[str] | None) -> tuple[float, ...]:
     try:
-        strengths = tuple(float(v) for v in _several(values))
+        return tuple(float(v) for v in _several(values))
     except ValueError as error:
-        raise OptionError(f"--c-rec takes numbers, e.g. 0.1,0.3, got {values}") from error
+        raise OptionError(f"{option} takes numbers, separated by commas, got {values}") from error
+
+
+def _strengths(values: list[str] | None) -> tuple[float, ...]:
+    strengths = _numbers("--c-rec", values)
     if any(not 0 <= c < 10 for c in strengths):
         raise OptionError(f"--c-rec takes strengths of at least 0, got {strengths}")
     return strengths

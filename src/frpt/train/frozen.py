@@ -23,7 +23,7 @@ from frpt.train.batches import on_device
 from frpt.train.tap import FeatureTap
 
 
-def freeze(model: nn.Module, by: Reverser | InputLike, at: Layer) -> Frozen:
+def freeze(model: nn.Module, by: Reverser | InputLike, at: Layer, *, whole_train: bool = False) -> Frozen:
     """Make exactly the parameters that the value at layer ``at`` depends on trainable, and freeze all else.
 
     Until ``restore()``, or the end of a ``with`` block, modules of the frozen part stay in eval mode through every
@@ -33,6 +33,7 @@ def freeze(model: nn.Module, by: Reverser | InputLike, at: Layer) -> Frozen:
         model: the network to train; its ``requires_grad`` flags and modes are given back by ``restore()``.
         by: a Reverser on this model or on one of the same architecture, or example inputs to make one with.
         at: the layer, by name or as the module itself. Its own parameters are trained.
+        whole_train: let the frozen part follow ``model.train()`` like the rest; only its parameters stay then.
 
     Returns:
         What is trained and what stays; a context manager that gives everything back.
@@ -76,6 +77,8 @@ def freeze(model: nn.Module, by: Reverser | InputLike, at: Layer) -> Frozen:
             f"nothing before {at!r} can be trained: its value depends on no parameter. Choose a layer further towards "
             "the output."
         )
+    if whole_train:
+        return Frozen(model, at, trained, [])
     marked, called = _lineage(model, rev.example, at)
     return Frozen(model, at, trained, _staying(model, set(trained), marked, called))
 

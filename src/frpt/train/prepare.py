@@ -157,7 +157,7 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
         check_labels(labels, out[:1].expand(len(labels), *out.shape[1:]), "the validation set")
     rev = request.reverser_on(model, example)
     _check_tap(model, rev, at, example, out)
-    frozen = freeze(model, rev, at)
+    frozen = freeze(model, rev, at, whole_train=t.whole_train)
     stack.callback(frozen.restore)
     stored = _store(request, rev, fabric, stack)
     supervision = _supervision(request, model, rev, stored, stack)

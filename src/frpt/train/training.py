@@ -48,6 +48,8 @@ class Training:
         accelerator: as lightning-fabric takes it: "auto", "cpu", "cuda", "mps".
         devices: how many of them; under torchrun one for each of its processes.
         precision: as lightning-fabric takes it, e.g. "bf16-mixed"; by default the model's own.
+        whole_train: let the part after the layer follow ``train()`` too, as the paper's code does: its dropout is on,
+            and the statistics of its normalisations move. By default it stays in eval mode.
         partial_steps: with ``partial=``, save inside epochs as well, each so many steps.
 
     Raises:
@@ -73,6 +75,7 @@ class Training:
     devices: int | None = None
     precision: str | None = None
     partial_steps: int | None = None
+    whole_train: bool = False
 
     def __post_init__(self) -> None:
         for name, least in {"epochs": 1, "batch_size": 1, "every": 1, "workers": 0}.items():
@@ -83,6 +86,8 @@ class Training:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not value >= 0:
                 raise OptionError(f"{name} must be a number of at least 0, got {value!r}")
+        if not isinstance(self.whole_train, bool):
+            raise OptionError(f"whole_train must be True or False, got {self.whole_train!r}")
         for name in ("optimizer", "schedule", "task_loss"):
             value = getattr(self, name)
             if value is not None and not callable(value):
@@ -90,7 +95,7 @@ class Training:
 
     def lasting(self) -> dict[str, Any]:
         """What must be the same for a stopped run to continue to the same numbers."""
-        names = ("epochs", "batch_size", "lr", "weight_decay", "every", "precision")
+        names = ("epochs", "batch_size", "lr", "weight_decay", "every", "precision", "whole_train")
         functions = {"task loss": self.task_loss, "schedule": self.schedule, "optimizer made by": self.optimizer}
         return {name: getattr(self, name) for name in names} | {n: described(f) for n, f in functions.items()}
 
@@ -112,6 +117,7 @@ class TrainingOptions(TypedDict, total=False):
     devices: int | None
     precision: str | None
     partial_steps: int | None
+    whole_train: bool
 
 
 class ShortOptions(ReverserOptions, TrainingOptions, total=False):

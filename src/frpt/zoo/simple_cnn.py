@@ -40,7 +40,8 @@ SHAPES = {
 class SimpleCNN(nn.Sequential):
     """``stage1``, ``stage2``, … are convolution + ReLU (+ pooling), then hidden layers; ``classifier`` ends it.
 
-    layers: the paper's l_R ("1", "2", …, "out") and the names that ``at`` takes.
+    layers: the paper's l_R ("1", "2", …, "out") and the names that ``at`` takes. before_activations: the same for the
+    values before the activations, which the paper's code takes for l_R.
     """
 
     def __init__(self, shape: CNNShape) -> None:
@@ -62,9 +63,16 @@ class SimpleCNN(nn.Sequential):
         named["classifier"] = nn.Sequential(nn.Flatten(), head) if first else nn.Sequential(head)
         super().__init__(named)
         self.layers = {str(i): f"stage{i}" for i in range(1, len(stages) + 1)} | {"out": "out"}
+        own = {str(i): _linear_part(f"stage{i}", stage) for i, stage in enumerate(stages, 1)}
+        self.before_activations = own | {"out": "out"}
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
+
+
+def _linear_part(name: str, stage: nn.Module) -> str:
+    """The name of a stage's convolution or fully connected layer."""
+    return next(f"{name}.{i}" for i, m in stage.named_children() if isinstance(m, nn.Conv2d | nn.Linear))
 
 
 def simple_cnn(

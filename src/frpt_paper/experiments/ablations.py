@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scipy import stats
@@ -15,7 +16,7 @@ import frpt
 from frpt_paper.experiments.classification import runs_line, runs_of
 from frpt_paper.experiments.workbench import ExperimentReport, Workbench
 from frpt_paper.runs.jobs import BACKPROP, FRPT, PostTrainingJob, grid
-from frpt_paper.runs.pretraining import make_model, recipe_of
+from frpt_paper.runs.pretraining import PlateauRecipe, make_model, recipe_of
 from frpt_paper.tables import figures
 from frpt_paper.tables.classification_tables import arms_table
 from frpt_paper.tables.printed import plain
@@ -42,7 +43,7 @@ def embedding(bench: Workbench) -> ExperimentReport:
         dataset, model, l_r=bench.options.layers or ("out",), arms=(FRPT,), seeds=bench.seeds(2, 10),
         c_rec=bench.options.c_rec or (_FEW_STRENGTHS if bench.small else STRENGTHS),
         presets=bench.options.presets or ("default",), embeds=tuple(EMBEDDINGS), checkpoint=start.name,
-        epochs=bench.epochs(2, 10),
+        epochs=bench.epochs(2, 10), protocol=bench.protocol,
     )  # fmt: skip
     frame = bench.sweep(jobs, lab)
     runs = runs_of(frame)
@@ -71,7 +72,8 @@ def deviation(bench: Workbench) -> ExperimentReport:
     model = (options.models or (("simple_cnn",) if bench.small else ("resnet18",)))[0]
     recipe = bench.recipe(dataset, model, small=8, paper=100)
     step = max(1, recipe.epochs // (4 if bench.small else 20))
-    starts = bench.starting_models(lab, dataset, model, recipe, range(step, recipe.epochs + 1, step))
+    along = () if isinstance(recipe, PlateauRecipe) else range(step, recipe.epochs + 1, step)
+    starts = bench.starting_models(lab, dataset, model, recipe, along)
     network = make_model(model, dataset).eval()
     layers: dict[str, str] = network.layers  # type: ignore[assignment]
     chosen = [layers[name] for name in options.layers] or list(reversed(layers.values()))
@@ -91,23 +93,27 @@ def deviation(bench: Workbench) -> ExperimentReport:
 
 
 def maturity(bench: Workbench) -> ExperimentReport:
-    """Post-training from checkpoints along pretraining, at l_R = out (paper IV-D1: 21 of the epochs 40 to 80)."""
+    """Post-training from checkpoints along pretraining, at l_R = out (paper IV-D1: 21 of the epochs 40 to 80).
+
+    By the paper's protocol they are those that its pretraining keeps on the way, and the best on the test split.
+    """
     dataset = bench.figure_dataset
     lab = bench.lab(dataset)
     model = (bench.options.models or ("simple_cnn",))[0]
     recipe = bench.recipe(dataset, model, small=8, paper=80)
-    keep = sorted({round(recipe.epochs * share) for share in _shares(5 if bench.small else 21)})
-    starts = bench.starting_models(lab, dataset, model, recipe, keep)
+    shares = () if isinstance(recipe, PlateauRecipe) else _shares(5 if bench.small else 21)
+    starts = bench.starting_models(lab, dataset, model, recipe, sorted({round(recipe.epochs * s) for s in shares}))
     jobs = [
         job
         for start in starts
         for job in grid(
             dataset, model, l_r=bench.options.layers or ("out",), c_rec=bench.options.c_rec or (0.02, 0.1),
             seeds=bench.seeds(2, 10), arms=(FRPT,), presets=bench.options.presets or ("default",),
-            checkpoint=start.name, epochs=bench.epochs(2, 10),
+            checkpoint=start.name, epochs=bench.epochs(2, 10), protocol=bench.protocol,
         )
     ]  # fmt: skip
-    runs = runs_of(bench.sweep(jobs, lab))
+    frame = bench.sweep(jobs, lab)
+    runs = runs_of(frame)
     epochs = {start.name: start.epoch for start in starts}
     accuracy = {start.epoch: 100 * start.accuracy for start in starts}
     runs = runs.assign(pretrained=runs["checkpoint"].map(epochs))
@@ -116,13 +122,21 @@ def maturity(bench: Workbench) -> ExperimentReport:
     data = data.sort_values(["pretrained", "c_rec"]).reset_index(drop=True)
     title = f"Maturity of the pretrained model on {SET_NAMES[dataset]}"
     report = ExperimentReport(
-        title, [f"checkpoints after the epochs {', '.join(map(str, accuracy))} of one pretraining"]
-    )
+        title,
+        [f"checkpoints after the epochs {', '.join(map(str, accuracy))} of one pretraining", str(bench.protocol),
+         runs_line(frame)],
+    )  # fmt: skip
     note = (
         "pretrained: epoch of the checkpoint; start: its accuracy; mean: over epochs and seeds, with its 95 % interval."
     )
     report.tables.append(plain("maturity", title, data, note))
     report.figures["maturity"] = figures.maturity(runs, accuracy, title)
+    table = arms_table(runs, "maturity-gains", f"{title}: differences")
+    if table.rows:
+        differences = table.data.assign(pretrained=table.data["checkpoint"].map(epochs))
+        differences = differences.assign(start=differences["pretrained"].map(accuracy))
+        report.tables.append(replace(table, data=differences))
+        report.figures["maturity-gains"] = figures.maturity_gains(differences, title)
     return report
 
 
@@ -142,7 +156,7 @@ def geometry(bench: Workbench) -> ExperimentReport:
         jobs += grid(
             dataset, model, l_r=layers, c_rec=bench.options.c_rec or ((0.3,) if bench.small else (0.02, 0.1, 0.3)),
             seeds=bench.seeds(2, 10), presets=bench.options.presets or ("paper", "default"), checkpoint=start.name,
-            epochs=bench.epochs(2, 10),
+            epochs=bench.epochs(2, 10), protocol=bench.protocol,
         )  # fmt: skip
     frame = bench.sweep(jobs, lab)
     title = f"Reconstruction geometry on {SET_NAMES[dataset]}: opposite channel profiles"

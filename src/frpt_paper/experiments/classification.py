@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PRESETS = ("paper", "default")
 _STRENGTHS = (0.0, 0.1, 0.3)
 """Of most of the paper's grids; for layers it has no row of."""
-_SETTING = ["model", "l_r", "arm", "preset", "c_rec"]
+_SETTING = ["model", "lr", "l_r", "arm", "preset", "c_rec"]
 
 
 def classification(bench: Workbench) -> ExperimentReport:
@@ -46,13 +46,14 @@ def classification(bench: Workbench) -> ExperimentReport:
             f"before post-training, checkpoint {start.name}"
         )
         jobs += _jobs(bench, dataset, model, papers_name, start.name, presets)
+    lines.append(str(bench.protocol))
     if dataset == "digits":
         lines.append("a part of MNIST that comes with the package, set beside the paper's MNIST")
     frame = bench.sweep(jobs, lab)
     train, test = (len(lab.split(dataset, split)) for split in ("train", "test"))
     lines.append(f"{runs_line(frame)}; {train} training and {test} test samples")
     report = ExperimentReport(f"{SET_NAMES[dataset]} post-training", lines)
-    _fill(report, frame, presets, theirs)
+    fill(report, frame, presets, theirs)
     return report
 
 
@@ -71,6 +72,7 @@ def _jobs(
         for job in grid(
             dataset, model, l_r=[layer], c_rec=options.c_rec or rows.get(layer, _STRENGTHS), seeds=bench.seeds(2, 10),
             arms=(ANCHOR, FRPT), presets=presets, checkpoint=checkpoint, epochs=bench.epochs(2, 10),
+            protocol=bench.protocol,
         )
     ]  # fmt: skip
 
@@ -80,7 +82,7 @@ def runs_of(frame: pd.DataFrame) -> pd.DataFrame:
     return metrics(frame, epochs=sorted({*EPOCHS, int(frame["epoch"].max())}))
 
 
-def _fill(
+def fill(
     report: ExperimentReport, frame: pd.DataFrame, presets: Sequence[str], theirs: Mapping[str, pd.DataFrame]
 ) -> None:
     """The arms side by side; then for each arm the main table, FR-PT's beside the paper; the rest as details."""
@@ -90,6 +92,9 @@ def _fill(
     report.tables.append(side_by_side)
     if len(side_by_side.data):
         report.figures["gains"] = figures.gains(side_by_side.data, side_by_side.title)
+        report.figures["from-start"] = figures.from_start(
+            side_by_side.data, f"{shown}: mean accuracy minus the start's"
+        )
     arms = [*((FRPT, preset) for preset in presets), (ANCHOR, "")]
     nested = nested_table(runs, "nested", f"{shown}: c_rec chosen without looking at the seed it is tested on", arms)
     report.tables += [nested] if nested.rows else []
@@ -106,7 +111,8 @@ def _fill(
         tests = paired(runs, f"paired-{label}", f"{title}, paired tests", arm, preset)
         report.details += [tests] if len(tests.data) else []
         for name, numbers in theirs.items() if arm == FRPT else ():
-            table = published.beside(runs, numbers, f"compare-{name}-{label}", arm=arm, preset=preset, label=name)
+            slowest = runs[runs["lr"] == runs["lr"].min()]  # the paper's default, where several rates were run
+            table = published.beside(slowest, numbers, f"compare-{name}-{label}", arm=arm, preset=preset, label=name)
             (report.details if name == "supplement" else report.tables).append(table)
 
 

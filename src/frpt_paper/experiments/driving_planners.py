@@ -7,7 +7,7 @@ its numbers say how the arms compare there, and nothing about NAVSIM. Beside pos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from frpt_paper.runs.planners import (
     seconds_of_a_run,
     target_quality,
 )
+from frpt_paper.runs.protocols import PROTOCOLS
 from frpt_paper.runs.runs_table import RunsTable
 from frpt_paper.tables import driving_tables as tables
 from frpt_paper.tables import figures
@@ -120,7 +121,7 @@ def post_training(bench: Workbench, lab: PlannerLab, size: Size, checkpoint: str
     jobs = grid(
         "driving", lab.model, l_r=options.layers or papers_layers(lab.model), c_rec=options.c_rec or STRENGTHS,
         seeds=bench.seeds(2, 5), arms=(ANCHOR, FRPT), presets=presets, embeds=("",), checkpoint=checkpoint,
-        epochs=options.epochs or size.epochs, batch_size=size.batch, lr=1e-4,
+        epochs=options.epochs or size.epochs, protocol=replace(PROTOCOLS["clean"], batch_size=size.batch),
     )  # fmt: skip
     return [
         PlannerJob(**asdict(job), train=lab.part, test=lab.test, height=lab.size[0], width=lab.size[1]) for job in jobs

@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from frpt.errors import OptionError
 from frpt_paper.runs.jobs import Job, PostTrainingJob
 from frpt_paper.runs.lab import Lab
-from frpt_paper.runs.pretraining import Recipe, recipe_of
+from frpt_paper.runs.pretraining import PlateauRecipe, Recipe, plateau_recipe_of, recipe_of
+from frpt_paper.runs.protocols import PLATEAU, Protocol, protocol_of
 from frpt_paper.runs.runs_table import RunsTable
 from frpt_paper.runs.starting_models import StartingModel
 from frpt_paper.runs.sweep import RunJob, check_cluster, sweep
@@ -54,9 +55,16 @@ class ReproduceOptions:
         workers: processes of one thread each.
         cluster: "ray" for the Ray cluster at hand.
         compare: files to compare with instead of the paper's numbers.
+        protocol: "clean", or "paper" for what the paper's code does; see ``runs.protocols.Protocol``. The following
+            change single parts of it.
+        images: "clean" or "drawn".
+        rates: learning rates of post-training.
+        batch_size: of post-training.
+        schedule: of pretraining: "cosine" or "plateau".
+        smoothing: of labels in pretraining.
 
     Raises:
-        OptionError: an unknown scale, or a number below 1.
+        OptionError: an unknown scale or protocol, or a number out of its range.
     """
 
     out: Path = Path("frpt-reproduce")
@@ -74,6 +82,12 @@ class ReproduceOptions:
     workers: int = 1
     cluster: str | None = None
     compare: tuple[Path, ...] = ()
+    protocol: str = "clean"
+    images: str | None = None
+    rates: tuple[float, ...] = ()
+    batch_size: int | None = None
+    schedule: str | None = None
+    smoothing: float | None = None
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -85,17 +99,27 @@ class ReproduceOptions:
         check_cluster(self.cluster)
         if self.samples is not None and (len(self.samples) != 2 or min(self.samples) < 1):
             raise OptionError(f"samples must be two numbers, of training and of test samples, got {self.samples}")
+        self.how()
+
+    def how(self) -> Protocol:
+        """The protocol of post-training."""
+        names = ("images", "rates", "batch_size", "schedule", "smoothing")
+        return protocol_of(self.protocol, {name: getattr(self, name) for name in names})
 
 
 @dataclass
 class ExperimentReport:
-    """What came out: lines to be read first, tables, figures by name. details: tables that are saved, not printed."""
+    """What came out: lines to be read first, tables, figures by name.
+
+    details: tables that are saved, not printed. folder: where it was saved.
+    """
 
     title: str
     lines: list[str] = field(default_factory=list)
     tables: list[PrintedTable] = field(default_factory=list)
     details: list[PrintedTable] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
+    folder: Path | None = None
 
     def markdown(self, details: bool = True) -> str:
         """The lines and tables as Markdown."""
@@ -106,6 +130,7 @@ class ExperimentReport:
     def save(self, folder: Path) -> None:
         """``report.md``; each table as Markdown, LaTeX and CSV; each figure as PNG and SVG."""
         folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
         (folder / "report.md").write_text(self.markdown())
         for table in [*self.tables, *self.details]:
             table.save(folder)
@@ -129,7 +154,12 @@ class Workbench:
     @property
     def folder(self) -> Path:
         """Of the experiment's report."""
-        return self.options.out / self.name
+        label = self.protocol.label
+        return self.options.out / (self.name if label == "clean" else f"{self.name}-{label}")
+
+    @property
+    def protocol(self) -> Protocol:
+        return self.options.how()
 
     @property
     def figure_dataset(self) -> str:
@@ -153,9 +183,15 @@ class Workbench:
 
     def recipe(self, dataset: str, model: str, small: int, paper: int | None = None) -> Recipe:
         """The pair's recipe, with as many epochs as the scale or ``--pretrain`` says."""
-        recipe = recipe_of(dataset, model)
+        how, recipe = self.protocol, recipe_of(dataset, model)
+        if how.schedule == PLATEAU:
+            recipe = plateau_recipe_of(dataset, model)
+            paper = None
         epochs = self.options.pretrain or (small if self.small else paper or recipe.epochs)
-        return replace(recipe, epochs=epochs)
+        if isinstance(recipe, PlateauRecipe):
+            recipe = replace(recipe, marks=tuple(mark for mark in recipe.marks if mark <= epochs))
+        smoothing = recipe.smoothing if how.smoothing is None else how.smoothing
+        return replace(recipe, epochs=epochs, smoothing=smoothing)
 
     def starting_models(
         self, lab: Lab, dataset: str, model: str, recipe: Recipe, keep: Sequence[int] = ()
@@ -175,14 +211,15 @@ class Workbench:
         earliest seeds come first, and of a seed the smallest strengths, which may decide larger ones
         (``runs_table.decided``).
         """
-        lab.table.cut_unfinished_line()
-        done = lab.table.done()
+        table = lab.table_of(jobs[0])
+        table.cut_unfinished_line()
+        done = table.done()
         missing = sorted(
-            (job for job in jobs if job.key not in done), key=lambda job: (job.seed, job.c_rec, job.preset)
+            (job for job in jobs if job.key not in done), key=lambda job: (job.seed, job.lr, job.c_rec, job.preset)
         )
         lab.write_stores(missing, progress=self.console.is_terminal)
         made = [job for job in jobs if job.key in done]
-        return self.work_off([*made, *missing], lab.run, lab.table)
+        return self.work_off([*made, *missing], lab.run, table)
 
     def work_off(self, jobs: Sequence[Job], run: RunJob, table: RunsTable) -> pd.DataFrame:
         """The rows of all jobs, in the order given; those that the table does not have are run."""

@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from frpt.errors import OptionError
+from frpt_paper.runs.protocols import PROTOCOLS, Protocol
 
 BACKPROP, ANCHOR, FRPT, ONLINE = "back-propagation", "anchor-only", "FR-PT", "FR-PT online"
+ARMS = (BACKPROP, ANCHOR, FRPT, ONLINE)
+"""In the order of tables and figures."""
 SUPERVISED = (ANCHOR, FRPT)
 """Arms of the grid that hold features to targets; back-propagation (c_rec = 0) is their control."""
 RECONSTRUCTED = (FRPT, ONLINE)
@@ -57,11 +60,19 @@ class PostTrainingJob(Job):
     lr: float = 1e-4
 
     def __post_init__(self) -> None:
-        arms = (BACKPROP, *SUPERVISED, ONLINE)
-        if self.arm not in arms:
-            raise OptionError(f"unknown arm {self.arm!r}: there are {', '.join(arms)}")
+        if self.arm not in ARMS:
+            raise OptionError(f"unknown arm {self.arm!r}: there are {', '.join(ARMS)}")
         if (self.c_rec == 0) != (self.arm == BACKPROP) or self.c_rec < 0:
             raise OptionError(f"c_rec must be 0 for {BACKPROP} and positive otherwise, got {self.c_rec} for {self.arm}")
+
+
+@dataclass(frozen=True)
+class ProtocolJob(PostTrainingJob):
+    """A post-training run of another protocol than ours, in a table of its own. Fields: as in ``Protocol``."""
+
+    images: str = "drawn"
+    features: str = "before"
+    whole: bool = True
 
 
 def grid(
@@ -76,10 +87,9 @@ def grid(
     embeds: Iterable[str] = ("nearest",),
     checkpoint: str = "",
     epochs: int = 10,
-    batch_size: int = 64,
-    lr: float = 1e-4,
+    protocol: Protocol = PROTOCOLS["clean"],
 ) -> list[PostTrainingJob]:
-    """Every layer with every strength, seed by seed, the earliest seeds first.
+    """Every layer with every strength and rate, seed by seed, the earliest seeds first.
 
     Back-propagation (c_rec = 0) is run once per layer and seed. Anchor-only has neither preset nor embedding and is run
     once per layer, strength and seed. A c_rec of 0 among the strengths is back-propagation, which is always there.
@@ -94,11 +104,19 @@ def grid(
                 for arm in arms:
                     ways = [(p, e) for p in presets for e in embeds] if arm in RECONSTRUCTED else [("", "")]
                     settings += [(c, arm, preset, embed) for preset, embed in ways]
-            jobs += [
-                PostTrainingJob(dataset, model, layer, c, seed, arm, preset, embed, checkpoint, epochs, batch_size, lr)
-                for c, arm, preset, embed in settings
-            ]
+            for rate in protocol.rates:
+                for c, arm, preset, embed in settings:
+                    job = PostTrainingJob(dataset, model, layer, c, seed, arm, preset, embed, checkpoint, epochs)
+                    jobs.append(_by(protocol, rate, job))
     return jobs
+
+
+def _by(protocol: Protocol, rate: float, job: PostTrainingJob) -> PostTrainingJob:
+    """The job with a protocol's batches and one of its rates; of the kind that the protocol's runs are."""
+    job = replace(job, batch_size=protocol.batch_size, lr=rate)
+    if protocol.plain:
+        return job
+    return ProtocolJob(**asdict(job), images=protocol.images, features=protocol.features, whole=protocol.whole)
 
 
 def seed_of(*key: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,17 @@ from torch.optim import AdamW
 import frpt
 from frpt.data import Images, load
 from frpt.errors import OptionError
-from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, PostTrainingJob
+from frpt_paper.runs.augmentation import Draw
+from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, ONLINE, PostTrainingJob, ProtocolJob, seed_of
 from frpt_paper.runs.pretraining import Recipe, recipe_of
+from frpt_paper.runs.protocols import BEFORE, DRAWN
 from frpt_paper.runs.runs_table import Row, RunsTable, decided
 from frpt_paper.runs.starting_models import StartingModel, load_model, starting_models
 
 WEIGHT_DECAY = 5e-2
 """Of AdamW in every post-training run: ``frpt.post_train``'s default when the runs in ``results/`` were made."""
+REFERENCE = "reference"
+"""Name of the preset "default" with a reference, ``frpt.Reference.fit`` on what the network is post-trained on."""
 EXAMPLES = 8
 """Training samples a Reverser is captured with, as many as it learns blocks' average derivatives from. Another number
 may change targets."""
@@ -47,8 +51,12 @@ class Lab:
 
     @property
     def table(self) -> RunsTable:
-        """The post-training runs of all experiments."""
+        """The post-training runs of all experiments by our protocol."""
         return RunsTable(self.out / "runs.csv")
+
+    def table_of(self, job: PostTrainingJob) -> RunsTable:
+        """Where a job's run is kept: runs of other protocols have more columns."""
+        return RunsTable(self.out / "runs-protocol.csv") if isinstance(job, ProtocolJob) else self.table
 
     @property
     def checkpoints(self) -> Path:
@@ -57,6 +65,12 @@ class Lab:
     def split(self, dataset: str, split: str) -> Images:
         """The split, or as many of its samples as this lab takes."""
         return _split(dataset, split, self.data, self.train if split == "train" else self.test)
+
+    def training_set(self, job: PostTrainingJob) -> Images | Draw:
+        """What a job post-trains on: the training split, or its one augmented draw."""
+        if isinstance(job, ProtocolJob) and job.images == DRAWN:
+            return _drawn(self, job.dataset)
+        return self.split(job.dataset, "train")
 
     def starting_models(
         self,
@@ -78,6 +92,8 @@ class Lab:
     def store(self, job: PostTrainingJob) -> Path:
         """Where a job's targets are (anchor-only: the starting model's features); strengths and seeds share them."""
         name = f"{job.l_r}-anchor" if job.arm == ANCHOR else f"{job.l_r}-{job.preset}-{job.embed}"
+        if isinstance(job, ProtocolJob):
+            name = f"{job.images}-{job.features}-{name}"
         return self.out / "targets" / job.checkpoint / name
 
     def write_stores(self, jobs: Iterable[PostTrainingJob], progress: bool = True) -> None:
@@ -88,15 +104,18 @@ class Lab:
         """
         stores = {self.store(job): job for job in jobs if job.arm in (ANCHOR, FRPT)}
         for path, job in stores.items():
-            rev = self.reverser(job)
-            frpt.write_targets(
-                rev, self.split(job.dataset, "train"), layer_of(rev.model, job), path, mode="dense", progress=progress
-            )
+            rev, data = self.reverser(job), self.training_set(job)
+            layer = layer_of(rev.model, job)
+            reference = None
+            if job.preset == REFERENCE:
+                reference = frpt.Reference.fit(rev, data, layer, seed=0, progress=False)
+            frpt.write_targets(rev, data, layer, path, mode="dense", progress=progress, reference=reference)
 
     def reverser(self, job: PostTrainingJob) -> frpt.Reverser:
         """On the model a job starts from; made once per process for all its layers, strengths and seeds."""
         embed = unchanged if job.arm == ANCHOR else job.embed or "nearest"
-        return _reverser(self, job.dataset, job.model, job.checkpoint, job.preset or "default", embed)
+        preset = "default" if job.preset in ("", REFERENCE) else job.preset
+        return _reverser(self, job.dataset, job.model, job.checkpoint, preset, embed)
 
     def run(self, job: PostTrainingJob) -> list[Row]:
         """Post-train once; a row per epoch. metric, start: accuracy on the test split after and before, in [0, 1].
@@ -104,18 +123,21 @@ class Lab:
         seconds: of the epoch's training steps; wall: of the whole run, tests included; both 0 where another run has
         every number of this one (``decided``).
         """
-        rows = decided(job, self.table.frame())
-        if rows:
-            return rows
+        frame = self.table_of(job).frame()
+        for same in (job, *self._twins(job)):
+            rows = decided(same, frame)
+            if rows:
+                return rows
         begun = time.perf_counter()
         rev = self.reverser(job)
         targets: str | Path | None = None
         if job.arm != BACKPROP:
             targets = "online" if job.arm == ONLINE else self.store(job)
         result = post_trained(
-            _channels_last(rev), self.split(job.dataset, "train"), layer_of(rev.model, job), targets=targets,
+            _channels_last(rev), self.training_set(job), layer_of(rev.model, job), targets=targets,
             val=self.split(job.dataset, "test"), c_rec=job.c_rec, epochs=job.epochs, seed=job.seed,
             batch_size=job.batch_size, optimizer=partial(_adamw, job.lr),
+            whole_train=isinstance(job, ProtocolJob) and job.whole,
         )  # fmt: skip
         wall = round(time.perf_counter() - begun, 3)
         return [
@@ -125,6 +147,27 @@ class Lab:
             for e in result.history
         ]  # fmt: skip
 
+    def _twins(self, job: PostTrainingJob) -> list[PostTrainingJob]:
+        """The same job with other presets whose targets are the same, as at l_R = out."""
+        if job.arm != FRPT:
+            return []
+        others = [replace(job, preset=preset) for preset in ("default", "paper", REFERENCE) if preset != job.preset]
+        return [other for other in others if _same_targets(self.store(job), self.store(other))]
+
+
+@lru_cache
+def _same_targets(one: Path, other: Path) -> bool:
+    """Whether two stores hold the same targets to 1e-5 of their largest entry: single precision rounds to 1e-6."""
+    if not (one.is_dir() and other.is_dir()):
+        return False
+    stores = frpt.TargetStore(one), frpt.TargetStore(other)
+    (layer,) = stores[0].layers
+    for rows in torch.arange(stores[0].count).split(1024):
+        a, b = (store.read(layer, rows.tolist())[0] for store in stores)
+        if (a - b).abs().max() > 1e-5 * a.abs().max():
+            return False
+    return True
+
 
 def post_trained(rev: frpt.Reverser, dataset: Any, at: str, **options: Any) -> frpt.Result:
     """``frpt.post_train`` of the Reverser's model, without capturing it again and without a bar."""
@@ -133,7 +176,9 @@ def post_trained(rev: frpt.Reverser, dataset: Any, at: str, **options: Any) -> f
 
 def layer_of(model: nn.Module, job: PostTrainingJob) -> str:
     """The layer's name in the model; the zoo's models know the paper's l_R."""
-    layers: dict[str, str] = model.layers  # type: ignore[assignment]
+    before = isinstance(job, ProtocolJob) and job.features == BEFORE
+    name = "before_activations" if before and hasattr(model, "before_activations") else "layers"
+    layers: dict[str, str] = getattr(model, name)
     if job.l_r not in layers:
         raise OptionError(f"{job.model} on {job.dataset} has no l_R {job.l_r!r}: there are {', '.join(layers)}")
     return layers[job.l_r]
@@ -149,7 +194,7 @@ def unchanged(output: Tensor, labels: Tensor) -> Tensor:
     return output
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=6)
 def _reverser(
     lab: Lab, dataset: str, model: str, checkpoint: str, preset: str, embed: str | Callable[[Tensor, Tensor], Tensor]
 ) -> frpt.Reverser:
@@ -158,11 +203,17 @@ def _reverser(
     return frpt.Reverser(start, data.take(torch.arange(min(EXAMPLES, len(data))))[0], preset=preset, embed=embed)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=6)
 def _channels_last(rev: frpt.Reverser) -> frpt.Reverser:
     """The same model laid out channels-last, as most runs in ``results/`` were made; it rounds differently."""
     model = deepcopy(rev.model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return rev.on(model)
+
+
+@lru_cache(maxsize=2)
+def _drawn(lab: Lab, dataset: str) -> Draw:
+    """The one draw that all runs on a data set share."""
+    return Draw(lab.split(dataset, "train"), seed_of(0, 0, 1))
 
 
 @lru_cache(maxsize=4)

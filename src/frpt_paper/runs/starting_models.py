@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from torch import nn
 
 from frpt.data import Images
 from frpt.errors import CheckpointError, OptionError
-from frpt_paper.runs.pretraining import Recipe, make_model, pretrain
+from frpt_paper.runs.pretraining import PlateauRecipe, Recipe, make_model, pretrain
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,13 @@ def starting_models(
 ) -> list[StartingModel]:
     """Checkpoints after the epochs ``keep`` and after the last, trained if the folder does not hold them yet.
 
-    each: called with (epoch, accuracy) while it trains.
+    With a ``PlateauRecipe`` they are those of its marks and, as the last, the best on the test split. each: called with
+    (epoch, accuracy) while it trains.
     """
     dataset = train.info.name
-    epochs = sorted({*keep, recipe.epochs})
-    if epochs[0] < 1 or epochs[-1] > recipe.epochs:
+    chosen_on_test = isinstance(recipe, PlateauRecipe)
+    epochs = sorted({*keep, *recipe.marks} if isinstance(recipe, PlateauRecipe) else {*keep, recipe.epochs})
+    if epochs and (epochs[0] < 1 or epochs[-1] > recipe.epochs):
         raise OptionError(f"checkpoints can be kept of epochs 1 to {recipe.epochs}, got {epochs}")
     # Names and order in this dictionary go into the digest: a change would train every checkpoint anew.
     settings = {"dataset": dataset, "model": model, "recipe": asdict(recipe), "seed": seed, "keep": epochs}
@@ -61,18 +64,26 @@ def starting_models(
         return _listed(index, folder)
     folder.mkdir(parents=True, exist_ok=True)
     saved: list[dict[str, Any]] = []
+    best: tuple[float, int, nn.Module] = (-1.0, 0, nn.Identity())
+
+    def kept(epoch: int, trained: nn.Module, accuracy: float) -> dict[str, Any]:
+        return {"epoch": epoch, "accuracy": accuracy, "name": save_weights(folder, dataset, model, trained, accuracy)}
 
     def after(epoch: int, trained: nn.Module, accuracy: float) -> None:
+        nonlocal best
         if epoch in epochs:
-            saved.append(
-                {"epoch": epoch, "accuracy": accuracy, "name": save_weights(folder, dataset, model, trained, accuracy)}
-            )
+            saved.append(kept(epoch, trained, accuracy))
+        if chosen_on_test and accuracy > best[0]:
+            best = accuracy, epoch, deepcopy(trained)
         if each is not None:
             each(epoch, accuracy)
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     fresh = make_model(model, dataset, seed)
     history = pretrain(fresh, train, test, recipe, seed=seed, device=device, each=after).history
+    if chosen_on_test:
+        accuracy, epoch, trained = best
+        saved.append(kept(epoch, trained, accuracy))
     write_file(index, json.dumps({**settings, "history": history, "saved": saved}, indent=1).encode())
     return _listed(index, folder)
 

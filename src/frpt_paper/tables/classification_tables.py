@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, ONLINE
+from frpt_paper.runs.jobs import ANCHOR, ARMS, BACKPROP, FRPT
 from frpt_paper.tables.printed import Cell, PrintedTable, interval
 from frpt_paper.tables.statistics import (
     LEAST_SEEDS,
     LEVEL,
     MODEL_NAMES,
+    START,
     gains,
     layer_order,
     main_data,
@@ -24,7 +25,6 @@ from frpt_paper.tables.statistics import (
 if TYPE_CHECKING:
     import pandas as pd
 
-ARM_ORDER = (BACKPROP, ANCHOR, FRPT, ONLINE)
 STAR = (
     r"\* marks a nominal paired one-sided t-test at p<0.05 for the best of its block against c_rec=0 where the best "
     "has c_rec>0; otherwise against the best other setting."
@@ -36,16 +36,29 @@ def main_table(runs: pd.DataFrame, name: str, title: str) -> PrintedTable:
     data = main_data(runs)
     metrics = list(dict.fromkeys(data["metric"]))
     rows: list[list[Cell | str]] = []
-    for key, part in data.groupby(["model", "l_R", "c_rec"], sort=False):
-        model, layer, c = key
+    rates = _Rates(data, "rate")
+    for key, part in data.groupby(["model", "rate", "l_R", "c_rec"], sort=False):
+        model, rate, layer, c = key
         by_metric = part.set_index("metric")
         cells = [
             Cell(mean=m["mean"], std=m["std"], bold=bool(m["best_in_group"]), star=bool(m["significant"]))
             for m in (by_metric.loc[metric] for metric in metrics)
         ]
-        rows.append([model, layer, f"{c:g}", *cells])
+        rows.append([model, *rates(rate), layer, f"{c:g}", f"{part['start'].iloc[0]:.2f}", *cells])
     heads = [f"Epoch {m[5:]} Acc" if m.startswith("epoch") else f"{m.capitalize()} Acc" for m in metrics]
-    return PrintedTable(name, title, ["Model", "l_R", "c_rec", *heads], rows, data, STAR, spans=2)
+    head = ["Model", *rates.head, "l_R", "c_rec", "Start", *heads]
+    return PrintedTable(name, title, head, rows, data, STAR, spans=2 + len(rates.head))
+
+
+class _Rates:
+    """The column of rates, which is there where a table has several."""
+
+    def __init__(self, data: pd.DataFrame, column: str) -> None:
+        several = len(data) > 0 and data[column].nunique() > 1
+        self.head = ["rate"] if several else []
+
+    def __call__(self, rate: float) -> list[str]:
+        return [f"{rate:g}"] if self.head else []
 
 
 def paired(
@@ -75,28 +88,31 @@ def p_text(p: float) -> str:
 
 
 def arms_table(runs: pd.DataFrame, name: str, title: str) -> PrintedTable:
-    """What each arm gains in mean accuracy, over back-propagation and over anchor-only of the same strength."""
+    """Mean accuracy of each arm against back-propagation, anchor-only of the same strength, and the start."""
     data = gains(runs)
     rows: list[list[Cell | str]] = []
     if len(data):
-        data = data.assign(_l=data["l_r"].map(layer_order), _p=data["preset"] == "default")
-        data = data.sort_values(["model", "_l", "c_rec", "arm", "_p"], kind="stable", key=_in_arm_order)
-        data = data.drop(columns=["_l", "_p"]).reset_index(drop=True)
+        started = data["checkpoint"].map(runs.groupby("checkpoint")["start"].first())
+        data = data.assign(_s=started, _l=data["l_r"].map(layer_order), _p=data["preset"] == "default")
+        data = data.sort_values(["model", "_s", "lr", "_l", "c_rec", "arm", "_p"], kind="stable", key=_in_arm_order)
+        data = data.drop(columns=["_s", "_l", "_p"]).reset_index(drop=True)
     several = len(data) > 0 and data.loc[data["arm"] == FRPT, "embed"].nunique() > 1
-    settings = ["model", "l_r", "c_rec", "arm", "preset", "embed"]
+    rates, starts = _Rates(data, "lr"), runs.groupby("checkpoint")["start"].first()
+    settings = ["model", "checkpoint", "lr", "l_r", "c_rec", "arm", "preset", "embed"]
     for key, part in data.groupby(settings, sort=False) if len(data) else ():
-        model, layer, c, arm, preset, embed = key
+        model, checkpoint, rate, layer, c, arm, preset, embed = key
         cells = {r["against"]: _gain(r) for r in part.to_dict("records")}
         label = ", ".join([arm, preset, *([embed] if several else [])]) if arm == FRPT else arm
-        rows.append(
-            [MODEL_NAMES.get(model, model), layer, f"{c:g}", label, *(cells.get(a, "–") for a in (BACKPROP, ANCHOR))]
-        )
-    head = ["Model", "l_R", "c_rec", "Arm", "− back-propagation", "− anchor-only"]
+        differences = (cells.get(a, "–") for a in (BACKPROP, ANCHOR, START))
+        where = [MODEL_NAMES.get(model, model), *rates(rate), layer, f"{c:g}"]
+        rows.append([*where, label, f"{starts[checkpoint]:.2f}", *differences])
+    head = ["Model", *rates.head, "l_R", "c_rec", "Arm", "start", "− back-propagation", "− anchor-only", "− start"]
     note = (
-        "Differences of mean accuracy in percentage points, paired by seed, with 95 % bootstrap intervals; "
-        r"\* where Holm's adjusted p over this table is below 0.05."
+        "Start: accuracy before post-training, %. Differences of mean accuracy in percentage points, paired by seed, "
+        r"with 95 % bootstrap intervals; \* where p, adjusted after Holm over this table (differences from the start "
+        "apart), is below 0.05."
     )
-    return PrintedTable(name, title, head, rows, data, note, spans=3)
+    return PrintedTable(name, title, head, rows, data, note, spans=3 + len(rates.head))
 
 
 def nested_table(runs: pd.DataFrame, name: str, title: str, arms: Sequence[tuple[str, str]]) -> PrintedTable:
@@ -116,8 +132,8 @@ def nested_table(runs: pd.DataFrame, name: str, title: str, arms: Sequence[tuple
 
 
 def _in_arm_order(column: pd.Series) -> pd.Series:
-    """A sort key: arms in the order of ``ARM_ORDER``, everything else as it is."""
-    return column.map(ARM_ORDER.index) if column.name == "arm" else column
+    """A sort key: arms in the order of ``ARMS``, everything else as it is."""
+    return column.map(ARMS.index) if column.name == "arm" else column
 
 
 def _gain(row: dict[str, float]) -> Cell:

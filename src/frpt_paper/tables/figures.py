@@ -13,8 +13,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from frpt_paper.runs.jobs import BACKPROP
-from frpt_paper.tables.statistics import MODEL_NAMES, layer_order
+from frpt_paper.runs.jobs import ARMS, BACKPROP, FRPT
+from frpt_paper.tables.statistics import MODEL_NAMES, START, layer_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,6 +96,28 @@ def maturity(runs: pd.DataFrame, start: Mapping[int, float], title: str) -> Figu
 
 
 @styled
+def maturity_gains(data: pd.DataFrame, title: str) -> Figure:
+    """FR-PT − back-propagation, FR-PT − start and back-propagation − start against the start's accuracy."""
+    figure = sheet(6.0, 3.8)
+    ax = figure.subplots()
+    own = data[(data["arm"] == FRPT) & (data["c_rec"] == data["c_rec"].max())]
+    lines = (
+        ("FR-PT − back-propagation", own[own["against"] == BACKPROP], RED),
+        ("FR-PT − start", own[own["against"] == START], BLUE),
+        ("back-propagation − start", data[data["arm"] == BACKPROP], GREY),
+    )
+    for label, part, colour in lines:
+        ordered = part.sort_values("start")
+        error = [ordered["delta"] - ordered["low"], ordered["high"] - ordered["delta"]]
+        ax.errorbar(ordered["start"], ordered["delta"], error, fmt="o-", ms=4, capsize=2, color=colour, label=label)
+    ax.axhline(0, color="#666666", lw=0.8)
+    ax.set(xlabel="accuracy of the start, %", ylabel="points of mean accuracy", title=title)
+    ax.grid()
+    ax.legend()
+    return figure
+
+
+@styled
 def gains(data: pd.DataFrame, title: str) -> Figure:
     """Gain over back-propagation per l_R with intervals, a panel per model, a mark per arm and strength."""
     data = data[data["against"] == BACKPROP]
@@ -121,6 +143,51 @@ def gains(data: pd.DataFrame, title: str) -> Figure:
         ax.set_title(f"{title}\n{name}" if ax is panels[0] else name)
         ax.grid(axis="y")
     panels[-1].legend(ncols=3)
+    return figure
+
+
+@styled
+def from_start(data: pd.DataFrame, title: str) -> Figure:
+    """Mean accuracy of every arm minus the start's, per l_R with intervals, a panel per rate; 0 is doing nothing."""
+    data = data[data["against"] == START]
+    rates, layers = sorted(data["lr"].unique()), sorted(dict.fromkeys(data["l_r"]), key=layer_order)
+    kinds = list(dict.fromkeys(zip(data["arm"], data["preset"], data["c_rec"], strict=True)))
+    kinds.sort(key=lambda kind: (ARMS.index(kind[0]), kind[2]))
+    strengths = len({c for _, _, c in kinds if c}) > 1
+    figure = sheet(7.0, 2.4 * len(rates) + 0.8)
+    panels = figure.subplots(len(rates), 1, squeeze=False, sharex=True)[:, 0]
+    for ax, rate in zip(panels, rates, strict=True):
+        for i, (arm, preset, c) in enumerate(kinds):
+            same = (data["arm"] == arm) & (data["preset"] == preset) & (data["c_rec"] == c)
+            part = data[(data["lr"] == rate) & same]
+            across = [layers.index(name) + 0.7 * (i + 0.5) / len(kinds) - 0.35 for name in part["l_r"]]
+            error = [part["delta"] - part["low"], part["high"] - part["delta"]]
+            label = f"{arm}{', ' + preset if preset else ''}" + (f", {c:g}" if strengths and c else "")
+            ax.errorbar(
+                across, part["delta"], error, fmt="o", ms=4, capsize=2, color=CYCLE[i % len(CYCLE)], label=label
+            )
+        ax.axhline(0, color="#666666", lw=0.8)
+        ax.set_ylabel(f"rate {rate:g}\nminus start, points" if len(rates) > 1 else "minus start, points")
+        ax.grid(axis="y")
+    panels[0].set_title(title)
+    panels[-1].set_xticks(range(len(layers)), [f"l_R = {name}" for name in layers])
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+@styled
+def starts(data: pd.DataFrame, title: str) -> Figure:
+    """A point per model: FR-PT's gain over back-propagation against what the start has over back-propagation."""
+    figure = sheet(6.0, 4.2)
+    ax = figure.subplots()
+    low, high = -0.4, float(data[["fr_minus_bp", "start_minus_bp"]].max().max()) + 0.2
+    ax.plot([low, high], [low, high], color=GREY, lw=1.0, ls="--", label="FR-PT = start")
+    for colour, (model, part) in zip((BLUE, ORANGE, RED, GREEN), data.groupby("model", sort=False), strict=False):
+        ax.plot(part["start_minus_bp"], part["fr_minus_bp"], "o", color=colour, ms=5, label=model)
+    ax.axhline(0, color="#666666", lw=0.8)
+    ax.set(xlabel="start − back-propagation, points", ylabel="FR-PT − back-propagation, points", title=title)
+    ax.grid()
+    ax.legend()
     return figure
 
 

@@ -1,7 +1,8 @@
 """The paper's own numbers, and results set beside them: difference, sign of the gain, overlap of intervals.
 
 ``experiments.classification`` calls it. The numbers are in ``published/``: Tables 2–7 (classification.csv), the paired
-tests of Supplement B.3 (paired_tests.csv) and Tables 8–9 (navsim.csv), copied from the paper's LaTeX.
+tests of Supplement B.3 (paired_tests.csv), the accuracies before post-training in the captions there (starts.csv) and
+Tables 8–9 (navsim.csv), copied from the paper's LaTeX.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from frpt_paper.tables.statistics import (
 if TYPE_CHECKING:
     import pandas as pd
 
-MEANS, PAIRED = "classification.csv", "paired_tests.csv"
+MEANS, PAIRED, STARTS = "classification.csv", "paired_tests.csv", "starts.csv"
 SEEDS = 10
 """Of the paper (IV-A)."""
 _MEAN_COLUMNS = {"dataset", "model", "l_R", "c_rec", "metric", "mean", "std"}
 _SCORE_COLUMNS = {"backbone", "l_R", "c_rec", "NC", "DAC", "EP", "TTC", "Comf", "DDC", "PDMS"}
+_START_COLUMNS = {"dataset", "model", "checkpoint", "start"}
 _PAIRED_COLUMNS = {"checkpoint", "l_R", "metric", "c_rec_star", "delta_pp", "ci_low", "ci_high"}
 _SET_CODES = {"mn": "mnist", "ci10": "cifar10", "ci100": "cifar100", "nette": "imagenette", "woof": "imagewoof",
               "tin": "tiny-imagenet"}  # fmt: skip
@@ -57,7 +59,8 @@ def read(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise OptionError(f"there is no file {str(path)!r} to compare with")
     frame = pd.read_csv(path, dtype={"l_R": str})
-    if not any(set(frame.columns) >= columns for columns in (_MEAN_COLUMNS, _PAIRED_COLUMNS, _SCORE_COLUMNS)):
+    known = (_MEAN_COLUMNS, _PAIRED_COLUMNS, _SCORE_COLUMNS, _START_COLUMNS)
+    if not any(set(frame.columns) >= columns for columns in known):
         raise OptionError(
             f"{str(path)!r} has the columns {list(frame.columns)}; to compare with it needs {sorted(_MEAN_COLUMNS)} or "
             f"{sorted(_PAIRED_COLUMNS)}"
@@ -76,6 +79,23 @@ def papers_models(dataset: str) -> tuple[str, ...]:
     """The models of a data set's table."""
     names = {shown: name for name, shown in MODEL_NAMES.items()}
     return tuple(names[m] for m in dict.fromkeys(numbers()[numbers()["dataset"] == SET_NAMES[dataset]]["model"]))
+
+
+def against_starts() -> pd.DataFrame:
+    """A row per model and layer of Tables 2–7: the start, back-propagation, FR-PT of the best strength, differences."""
+    import pandas as pd
+
+    starts = numbers(STARTS).set_index(["dataset", "model"])["start"]
+    means = numbers()[numbers()["metric"] == "mean"]
+    rows = []
+    for (dataset, model, layer), part in means.groupby(["dataset", "model", "l_R"], sort=False):
+        start, bp = float(starts[dataset, model]), float(part.loc[part["c_rec"] == 0, "mean"].iloc[0])
+        best = part[part["c_rec"] > 0].sort_values("mean").iloc[-1]
+        fr = float(best["mean"])
+        row = {"dataset": dataset, "model": model, "l_R": layer, "start": start, "bp": bp, "fr": fr}
+        row |= {"c_rec": float(best["c_rec"]), "fr_minus_bp": fr - bp, "start_minus_bp": start - bp}
+        rows.append(row | {"fr_minus_start": fr - start})
+    return pd.DataFrame(rows)
 
 
 def beside(

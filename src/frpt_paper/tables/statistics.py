@@ -22,10 +22,12 @@ MODEL_NAMES = {"simple_cnn": "SimpleCNN", "resnet18": "ResNet-18", "resnet34": "
 SET_NAMES = {"digits": "digits", "mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
              "imagenette": "Imagenette", "imagewoof": "Imagewoof", "tiny-imagenet": "Tiny-ImageNet"}  # fmt: skip
 """Our names → the paper's."""
-RUN = ["dataset", "model", "checkpoint", "l_r", "arm", "preset", "embed", "c_rec", "seed"]
+RUN = ["dataset", "model", "checkpoint", "lr", "l_r", "arm", "preset", "embed", "c_rec", "seed"]
 """Columns that tell a run."""
-GROUP = ["dataset", "model", "checkpoint", "l_r"]
+GROUP = ["dataset", "model", "checkpoint", "lr", "l_r"]
 """Columns that tell what is compared: settings within a group differ in arm and strength only."""
+START = "start"
+"""Doing nothing: the accuracy of the checkpoint, which every run is compared with beside its controls."""
 EPOCHS = (1, 5, 10)
 """After which the paper reports accuracies (B.3)."""
 LEVEL = 0.05
@@ -37,12 +39,12 @@ LEAST_SEEDS = 3
 def metrics(
     frame: pd.DataFrame, value: str = "metric", scale: float = 100.0, epochs: Iterable[int] = EPOCHS
 ) -> pd.DataFrame:
-    """Per run: best and mean of ``value`` over its epochs, and after some epochs, in percent.
+    """Per run: best and mean of ``value`` over its epochs, after some epochs, and at the start, in percent.
 
     frame: ``RunsTable.frame()``, with a column epoch that counts from 1. A row per run.
     """
-    runs = frame.assign(value=frame[value] * scale).groupby(RUN)
-    table = runs["value"].agg(best="max", mean="mean")
+    runs = frame.assign(value=frame[value] * scale, start=frame["start"] * scale).groupby(RUN)
+    table = runs.agg(start=("start", "first"), best=("value", "max"), mean=("value", "mean"))
     for epoch in epochs:
         after = frame[frame["epoch"] == epoch].set_index(RUN)[value] * scale
         if len(after):
@@ -75,21 +77,22 @@ def main_data(runs: pd.DataFrame) -> pd.DataFrame:
 
     rows = []
     for group, part in runs.groupby(GROUP, sort=False):
-        dataset, model, _, layer = group
+        dataset, model, _, rate, layer = group
         for metric in shown_metrics(runs):
             by_seed = part.pivot_table(index="seed", columns="c_rec", values=metric).dropna()
             values = {float(c): by_seed[c].to_numpy() for c in by_seed}
             best, star = _best(values)
             for c, v in values.items():
                 row = {"dataset": SET_NAMES.get(dataset, dataset), "model": MODEL_NAMES.get(model, model)}
-                row |= {"l_R": layer, "c_rec": c, "metric": metric.replace(" ", ""), "mean": float(np.mean(v))}
+                row |= {"rate": rate, "l_R": layer, "c_rec": c, "metric": metric.replace(" ", "")}
+                row |= {"start": float(part["start"].iloc[0]), "mean": float(np.mean(v))}
                 row |= {"std": float(np.std(v, ddof=1)) if len(v) > 1 else 0.0, "n": len(v)}
                 rows.append(row | {"best_in_group": int(c == best), "significant": int(c == best and star)})
     table = pd.DataFrame(rows)
     if rows:
         models = {m: i for i, m in enumerate(dict.fromkeys(table["model"]))}
         table = table.assign(_m=table["model"].map(models), _l=table["l_R"].map(layer_order))
-        table = table.sort_values(["_m", "_l", "c_rec"], kind="stable")
+        table = table.sort_values(["_m", "rate", "_l", "c_rec"], kind="stable")
         table = table.drop(columns=["_m", "_l"]).reset_index(drop=True)
     return table
 
@@ -114,7 +117,7 @@ def paired_table(
 
     if arm not in SUPERVISED:
         raise OptionError(f"unknown arm {arm!r}: there are {', '.join(SUPERVISED)}")
-    measured = list(names) or [c for c in runs.columns if c not in RUN]
+    measured = list(names) or [c for c in runs.columns if c not in (*RUN, START)]
     rows = []
     for group, part in arm_of(runs, arm, preset, embed).groupby(GROUP, sort=False):
         for name in measured:
@@ -137,10 +140,12 @@ def paired_table(
 
 
 def gains(runs: pd.DataFrame, names: Sequence[str] = ("mean",)) -> pd.DataFrame:
-    """Every arm and strength against back-propagation and against anchor-only of the same strength, paired by seed.
+    """Every arm and strength against back-propagation, anchor-only of the same strength and the start, paired by seed.
 
     delta, low, high: mean difference in percentage points with its 95 % bootstrap interval; p_holm: of the one-sided
-    t-test, adjusted over all rows. Every strength has its row: none is chosen, which would favour it.
+    t-test, adjusted over all rows, those against the start apart. Every strength has its row: none is chosen, which
+    would favour it. The start is one number, the checkpoint's accuracy: the interval of a difference from it is that of
+    the runs.
     """
     import pandas as pd
 
@@ -149,11 +154,12 @@ def gains(runs: pd.DataFrame, names: Sequence[str] = ("mean",)) -> pd.DataFrame:
     by_setting = {key: part.set_index("seed") for key, part in runs.groupby(keys, sort=False)}
     for key, own in by_setting.items():
         *group, arm, preset, embed, c = key
-        if arm == BACKPROP:
-            continue
-        references = {BACKPROP: (*group, BACKPROP, "", "", 0.0), ANCHOR: (*group, ANCHOR, "", "", c)}
-        for reference, setting in references.items():
-            other = by_setting.get(setting)
+        references = {
+            BACKPROP: by_setting.get((*group, BACKPROP, "", "", 0.0)),
+            ANCHOR: by_setting.get((*group, ANCHOR, "", "", c)),
+            START: own.assign(**{name: own[START] for name in names}),
+        }
+        for reference, other in references.items():
             seeds = [] if other is None or reference == arm else sorted(set(own.index) & set(other.index))
             for name in names if len(seeds) > 1 else ():
                 assert other is not None
@@ -163,7 +169,9 @@ def gains(runs: pd.DataFrame, names: Sequence[str] = ("mean",)) -> pd.DataFrame:
                 rows.append(row | {"high": p.ci[1], "p_t": p.p_t})
     table = pd.DataFrame(rows)
     if rows:
-        table["p_holm"] = stats.holm(table["p_t"].to_numpy())
+        for family in (table["against"] == START, table["against"] != START):
+            if family.any():
+                table.loc[family, "p_holm"] = stats.holm(table.loc[family, "p_t"].to_numpy())
     return table
 
 
@@ -189,6 +197,6 @@ def nested_gains(runs: pd.DataFrame, arms: Sequence[tuple[str, str]]) -> pd.Data
     table = pd.DataFrame(rows)
     if rows:
         table["p_holm"] = stats.holm(table["p_t"].to_numpy())
-        table = table.assign(_l=table["l_r"].map(layer_order)).sort_values(["model", "_l"], kind="stable")
+        table = table.assign(_l=table["l_r"].map(layer_order)).sort_values(["model", "lr", "_l"], kind="stable")
         table = table.drop(columns="_l").reset_index(drop=True)
     return table
