@@ -217,7 +217,8 @@ class Problem:
         asked = (1 - self.options.closed) * self._missing_at_first[: self.given]
         rounding = 4 * torch.finfo(outputs.dtype).eps * size[: self.given]
         allowed[: self.given] = asked.maximum(rounding)
-        return left <= allowed
+        small: Tensor = left <= allowed
+        return small
 
     @cached_property
     def _missing_at_first(self) -> Tensor:

@@ -75,9 +75,9 @@ def run_repair(lab: PlannerLab, job: RepairJob) -> list[Row]:
         embedded(planner, x),
         y,
         memory,
-        method=job.method,
+        method=job.method,  # type: ignore[arg-type]
         right=partial(drives, scenes),
-        seed=job.seed,  # type: ignore[arg-type]
+        seed=job.seed,
     )
     planner.load_state_dict(fix.model.state_dict(), strict=False)
     given = lab.scored(planner, FRESH, job.fresh)

@@ -2,11 +2,12 @@
 
     z = argmin ‖J z − (t − Φ(a))‖² + α ‖a + z − â‖² + μ ‖z‖²,   low ≤ a + z ≤ high;   a ← a + z
 
-The iteratively regularised Gauss–Newton method (Bakushinskii 1992). α falls from step to step, so that the points follow
-the path of the regularised solutions. It begins at the anchor and ends at the nearest point that reaches the target or,
-where none does, as near to it as deviation is worth. The more Φ bends on the way the slower α falls; μ is raised after
-steps that do not help (Levenberg–Marquardt). z comes from a system of the size of the output; entries that would leave
-their range are put on its bound, and the others solved for again. Taken by ``reach`` for whole paths to a few numbers.
+The iteratively regularised Gauss–Newton method (Bakushinskii 1992). α falls from step to step, so that the points
+follow the path of the regularised solutions. It begins at the anchor and ends at the nearest point that reaches the
+target or, where none does, as near to it as deviation is worth. The more Φ bends on the way the slower α falls; μ is
+raised after steps that do not help (Levenberg–Marquardt). z comes from a system of the size of the output; entries that
+would leave their range are put on its bound, and the others solved for again. Taken by ``reach`` for whole paths to a
+few numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class MinNormNewton:
     easiest to move. [1.07, 0.85]"""
     price: float = 1e-9
     """Where the path ends: α ≤ price · bend · deviation² · (‖t − Φ(â)‖/‖â‖)². Where Φ bends, the rest of a far target
-    is not worth the crooked way to it: about residual² + price/2 · deviation⁴ is least. A straight path goes to its end."""
+    is not worth the crooked way to it: about residual² + price/2 · deviation⁴ is least. Straight paths end exactly."""
     fastest: float = 0.01
     slowest: float = 0.7
     """Factors on α after a step, the first where Φ is straight [1, 1], the second where it bends. [0.7, 1.03]"""
