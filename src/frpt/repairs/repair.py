@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from frpt.datasets.labelled import whole_set
 from frpt.embed import as_labels
 from frpt.errors import InputError, LabelError, OptionError
 from frpt.graph.capture import Captured, eval_mode
@@ -69,7 +70,7 @@ def repair(
     y: Any,
     memory: Memory | str | Path | None = None,
     *,
-    keep: tuple[Any, Any] | None = None,
+    keep: Any = None,
     method: Method = "nearest",
     old: InputLike | None = None,
     modules: Sequence[str] | Literal["auto"] | None = None,
@@ -88,8 +89,9 @@ def repair(
         x: the failing samples, batch first, as the model takes them; samples that are right may be among them.
         y: their labels: class ids (N,), or for regression the outputs they should have.
         memory: what the network does on its old inputs (``frpt.remember``), or the directory it was saved in.
-        keep: some old samples (inputs, labels) that should stay as they are. They choose the strength and are reported
-            on; they are no training data. Without a memory one is made of their inputs.
+        keep: some old samples that should stay as they are: (inputs, labels), or a data set, a ``DataLoader`` or a
+            stream of them, read as a whole. They choose the strength and are reported on; they are no training
+            data. Without a memory one is made of their inputs.
         method: "nearest", the nearest weights; or a control to compare it with: "finetune" on the samples alone, "ewc"
             (a diagonal metric), "replay" (old inputs, distilled). ``budget`` is of the nearest weights only.
         old: old inputs without labels, for "replay"; by default the half of ``keep`` that chooses the strength.
@@ -130,6 +132,7 @@ def repair(
     inputs = Inputs.of(x)
     inputs.check_finite()
     rev = make_reverser(model, inputs.given, {"output": output})
+    keep = None if keep is None else whole_set(keep, rev.model)
     if isinstance(memory, str | Path):
         memory = Memory.load(memory)
     if memory is None:
