@@ -8,10 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-import torch
 import typer
-from safetensors.torch import save
-from torch import Tensor, nn
 
 from frpt.cli.models import load_data, load_model
 from frpt.cli.shared import (
@@ -28,9 +25,11 @@ from frpt.cli.shared import (
     picker,
 )
 from frpt.errors import OptionError
-from frpt.files.atomic import make_folder, write_atomic
+from frpt.files.atomic import check_folder, make_folder, write_atomic
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from frpt.common.asked import Task
     from frpt.repairs.controls import Method
     from frpt.repairs.nearest_weights import Loss
@@ -56,6 +55,7 @@ def remember(
     from frpt.repairs import remember as make
 
     with errors():
+        check_folder(out)
         memory = make(
             _network(model, weights), load_data(data), task=_task(regression, binary),
             samples=samples, seed=seed, output=picker(output), workers=workers,
@@ -102,12 +102,13 @@ def repair(
     with errors():
         if loss not in (None, "logistic", "hinge"):
             raise OptionError(f"--loss must be logistic or hinge, got {loss!r}")
+        check_folder(out)
         network, dataset = _network(model, weights), load_data(data)
         names, pixels = class_names(classes), (numbers(mean), numbers(std))
         held = Memory.load(memory)
         x, y = _failing(network, dataset, most, picker(output))
         fix = fixed(
-            network, x, y, held, keep=None if keep is None else _whole(load_data(keep)), method=cast("Method", method),
+            network, x, y, held, keep=None if keep is None else load_data(keep), method=cast("Method", method),
             modules=modules.split(",") if modules not in (None, "auto") else cast("Literal['auto'] | None", modules),
             loss=cast("Loss | None", loss), margin=margin, budget=budget, seed=seed, output=picker(output),
         )  # fmt: skip
@@ -149,6 +150,8 @@ def apply(
 
 def _bytes(model: nn.Module) -> bytes:
     """Its weights as a safetensors file; shared ones, which the format refuses, as often as they are named."""
+    from safetensors.torch import save
+
     return save({name: t.detach().clone().contiguous() for name, t in model.state_dict().items()})
 
 
@@ -157,25 +160,17 @@ def _network(model: str, weights: Path | None) -> nn.Module:
     return network.eval()
 
 
-def _whole(dataset: Any) -> tuple[Any, Tensor]:
-    """All samples of a data set, as one batch."""
-    from frpt.datasets.labelled import LabelledSamples
-
-    samples = LabelledSamples(dataset)
-    _, x, y = next(iter(samples.batches([range(samples.count)], samples.count)))
-    return x, y
-
-
 def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None) -> tuple[Any, Tensor]:
     """The first samples whose label does not win; of regression targets the first samples."""
+    import torch
+
     from frpt.datasets.labelled import LabelledSamples
     from frpt.embed import as_labels
     from frpt.graph.inputs import Inputs, pick
     from frpt.reverser import Reverser
 
-    samples, wrong = LabelledSamples(dataset), []
-    _, x, _ = next(iter(samples.batches([range(min(2, samples.count))], 2)))
-    embedder = Reverser(model, x, output=output).embedder
+    samples, wrong = LabelledSamples(dataset, model=model, once=True), []
+    embedder = None
     for rows, x, y in samples.batches([range(samples.count)], 256):
         inputs = Inputs.of(x)
         if y.is_floating_point():
@@ -184,6 +179,7 @@ def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None
             with torch.no_grad():
                 out = pick(model(*inputs.args, **inputs.kwargs), output)
             y = as_labels(y)
+            embedder = embedder or Reverser(model, inputs.first(2).given, output=output).embedder
             bad = (embedder.leads(out, y) <= 0).reshape(len(y), -1).any(1)
             wrong += [row for row, fails in zip(rows, bad.tolist(), strict=True) if fails]
         if len(wrong) >= most:

@@ -63,13 +63,8 @@ class Asked:
     def _alone(self, outputs: Tensor) -> Tensor:
         return logits(outputs, self.probabilities)[:, None]
 
-    def met(self, outputs: Tensor, enough: float) -> Tensor:
-        """(N,) bool: the labels win, strictly; of an output target, its residual is at most the share ``enough``."""
-        if self.task == "regression":
-            size = torch.linalg.vector_norm(self.labels.flatten(1).double(), dim=1).clamp_min(1e-12)
-            left = torch.linalg.vector_norm(self.missing(outputs).double(), dim=1)
-            small: Tensor = left <= enough * size
-            return small
+    def win(self, outputs: Tensor) -> Tensor:
+        """(N,) bool: the labels win, strictly; not for output targets."""
         if self.task == "binary":
             return torch.stack([s > 0 for s in self.rows(outputs)]).all(0)
         others = outputs.scatter(1, self.labels[:, None], -torch.inf).amax(1)

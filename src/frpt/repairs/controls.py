@@ -26,7 +26,7 @@ from frpt.errors import OptionError
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
 from frpt.repairs.curvature import Curvature
-from frpt.repairs.nearest_weights import NearestWeights, Problem, Weights
+from frpt.repairs.nearest_weights import NearestWeights, Problem, Right, Weights
 from frpt.repairs.weight_maps import WeightMap
 
 Method = Literal["nearest", "replay", "ewc", "finetune"]
@@ -76,8 +76,10 @@ class Control(Problem):
         method: Method,
         old: Inputs | None,
         seed: int,
+        given: int | None = None,
+        right: Right | None = None,
     ) -> None:
-        super().__init__(captured, maps, metric, inputs, labels, options)
+        super().__init__(captured, maps, metric, inputs, labels, options, given, right)
         self.descent, self.method, self.old, self.seed = descent, method, old, seed
         self.diagonal = {name: diagonal(c) for name, c in self.plain.items()} if method == "ewc" else {}
         self.taught: Tensor | None = None
@@ -131,7 +133,7 @@ class Control(Problem):
             optimizer.step()
             total += float(loss.detach()) * len(part)
             if self.asked.task != "regression":
-                all_right &= bool(self.asked.part(part).met(outputs.detach(), self.options.enough).all())
+                all_right &= bool(self.asked.part(part).win(outputs.detach()).all())
         return total / self.count, all_right, len(parts)
 
     def _missing(self, outputs: Tensor, asked: Asked) -> Tensor:
