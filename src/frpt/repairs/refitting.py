@@ -157,9 +157,11 @@ class _Rest:
 
     @cached_property
     def nbytes(self) -> int:
-        """About what a backward pass needs."""
-        sizes = [n.meta["val"] for n in self.nodes if n not in self.given and isinstance(n.meta.get("val"), Tensor)]
-        return sum(prod(self.batch.captured.size(s, self.batch.count) for s in v.shape) * v.itemsize for v in sizes)
+        """About what a backward pass needs; values whose size depends on the data are left out."""
+        captured, count = self.batch.captured, self.batch.count
+        values = [n.meta["val"] for n in self.nodes if n not in self.given and isinstance(n.meta.get("val"), Tensor)]
+        known = [v for v in values if all(_of_batch(captured, s) for s in v.shape)]
+        return sum(prod(captured.size(s, count) for s in v.shape) * v.itemsize for v in known)
 
 
 @dataclass(eq=False)
@@ -256,6 +258,11 @@ class _Part:
             return at.pulled(bent)
 
         return _summed(own, map(one, passes))
+
+
+def _of_batch(captured: Captured, size: int | torch.SymInt) -> bool:
+    """Whether a size is a number, or follows from the batch size."""
+    return isinstance(size, int) or size.node.expr.free_symbols <= {captured.symbol}
 
 
 def _summed(own: Weights, parts: Iterable[Weights]) -> Weights:
