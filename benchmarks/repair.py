@@ -17,7 +17,6 @@ Then what ``remember`` costs, and a ResNet-18 with random weights: its memory's 
 from __future__ import annotations
 
 import argparse
-import io
 import resource
 import sys
 import time
@@ -26,16 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import networks
-import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor, nn
 
 import frpt
 from frpt.errors import FrptError
-from frpt_paper.experiments.corruptions import corrupt
+from frpt_paper.experiments.corruptions import corrupt, jpeg
 
 METHODS = ("nearest", "replay", "ewc", "finetune")
 CORRUPTIONS = (("blur", 4), ("fog", 5), ("contrast", 4))
@@ -108,18 +105,6 @@ def cases(
         before = right(model, parts[1], labels), right(model, clean, labels)
         found.append(Case(f"{kind} {strength}", failing, parts[1], clean, labels, *before))
     return found
-
-
-def jpeg(images: Tensor, quality: int) -> Tensor:
-    """Written by Pillow and read again. images: (n, 3, h, w) in [0, 1]."""
-
-    def again(pixels: np.ndarray) -> Tensor:
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "jpeg", quality=quality)
-        return torch.from_numpy(np.array(Image.open(file)))
-
-    pixels = (images * 255).round().byte().movedim(1, -1).numpy()
-    return torch.stack([again(one) for one in pixels]).movedim(-1, 1).float() / 255
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from frpt_paper.experiments.adaptation import adaptation
 from frpt_paper.experiments.classification import classification
 from frpt_paper.experiments.conv_solvers import runtime
 from frpt_paper.experiments.driving_planners import driving
+from frpt_paper.experiments.feature_loss import feature_loss
 from frpt_paper.experiments.papers_gains import papers_gains
 from frpt_paper.experiments.workbench import ExperimentReport, ReproduceOptions, Workbench
 
@@ -59,6 +60,9 @@ EXPERIMENTS = {
     "maturity": Experiment("post-training from checkpoints along training", "IV-D1", "embedded digits", maturity),
     "geometry": Experiment("channel profiles 5→10→15 and 15→10→5", "IV-D2", "embedded digits, 2→6 and 6→2", geometry),
     "adaptation": Experiment("a few labels of a corrupted distribution", "not in it", "embedded digits", adaptation),
+    "feature-loss": Experiment(
+        "feature targets beside EWC, replay and repair", "not in it", "embedded digits", feature_loss
+    ),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from frpt_paper import PostTrainingJob, RunsTable
 from frpt_paper.experiments.adaptation import AdaptationJob
+from frpt_paper.experiments.adapting import AdaptingJob
 from frpt_paper.runs.jobs import Job, ProtocolJob
 from frpt_paper.runs.planner_repairs import RepairJob
 from frpt_paper.runs.planners import PlannerJob
@@ -21,12 +22,13 @@ RESULTS = Path(__file__).parents[2] / "results"
 TABLES = sorted([*RESULTS.glob("*/runs.csv"), *RESULTS.glob("*/repairs.csv")])
 INDICES = sorted((RESULTS / "checkpoints").glob("*.json"))
 KINDS: dict[str, type[Job]] = {
+    "pull": AdaptingJob,
     "images": ProtocolJob,
     "corruption": AdaptationJob,
     "failing": RepairJob,
     "height": PlannerJob,
 }
-"""A column that only these jobs have → the job."""
+"""A column → the jobs that have it, the first that fits."""
 
 
 class Split:

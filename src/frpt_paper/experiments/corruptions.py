@@ -1,15 +1,19 @@
-"""Another distribution, made by a seed: blur, fog, noise and contrast at strengths 1 to 5, in plain torch.
+"""Another distribution, made by a seed: blur, fog, noise and contrast at strengths 1 to 5, in plain torch; and JPEG.
 
-``adaptation`` and benchmarks/restore.py call it. ImageNet-C (Hendrycks and Dietterich, 2019) has the same kinds; what
-each strength means in numbers is our choice.
+``adaptation``, ``feature_loss`` and benchmarks call it. ImageNet-C (Hendrycks and Dietterich, 2019) has the same kinds;
+what each strength means in numbers is our choice. JPEG is kept apart (``UNSEEN``): nothing is ever chosen by it.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from frpt.data import Images
@@ -21,25 +25,28 @@ _BLUR = (0.6, 0.9, 1.2, 1.6, 2.2)  # σ of the Gaussian, in pixels of a 32 × 32
 _FOG = (0.25, 0.4, 0.5, 0.6, 0.7)  # share of the cloud
 _NOISE = (0.06, 0.12, 0.2, 0.3, 0.42)  # σ, of pixels in [0, 1]
 _CONTRAST = (0.7, 0.5, 0.35, 0.22, 0.12)  # what is left of it
+_JPEG = (25, 18, 12, 8, 5)  # Pillow's quality
 
 
 def corrupt(x: Tensor, kind: str, strength: int, seed: int = 0, numbers: Tensor | None = None) -> Tensor:
     """The images as the new distribution has them. x: (n, c, h, w) in [0, 1], and so is the result.
 
     kind: blur (Gaussian, σ up to 2.2 pixels of 32), fog (a cloud of several scales), noise (Gaussian), contrast
-    (towards the image's mean). numbers: (n,), which sample each image is, 0 to n − 1 by default: a sample's corruption
-    is decided by seed, kind and its number alone, whatever else is in the batch.
+    (towards the image's mean), jpeg (written by Pillow and read again). numbers: (n,), which sample each image is, 0 to
+    n − 1 by default: a sample's corruption is decided by seed, kind and its number alone, whatever else is in the
+    batch.
     """
-    if kind not in KINDS:
-        raise OptionError(f"unknown corruption {kind!r}: there are {', '.join(KINDS)}")
+    known = {**KINDS, **UNSEEN}
+    if kind not in known:
+        raise OptionError(f"unknown corruption {kind!r}: there are {', '.join(known)}")
     if strength not in STRENGTHS:
         raise OptionError(f"strength must be 1 to {STRENGTHS[-1]}, got {strength}")
     if x.dim() != 4 or not x.is_floating_point():
         raise InputError(f"images must be (n, c, h, w) in [0, 1], got {tuple(x.shape)} of {x.dtype}")
     which = torch.arange(len(x)) if numbers is None else numbers
-    code = list(KINDS).index(kind)
+    code = list(known).index(kind)
     seeds = [seed_of(seed, code, int(i)) for i in which]
-    return KINDS[kind](x, strength - 1, seeds).clamp(0, 1)
+    return known[kind](x, strength - 1, seeds).clamp(0, 1)
 
 
 def corrupted(images: Images, kind: str, strength: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -51,6 +58,18 @@ def corrupted(images: Images, kind: str, strength: int, seed: int = 0) -> tuple[
         return corrupt(x, kind, strength, seed, images.rows), y
     changed = corrupt((x * std + mean).clamp(0, 1), kind, strength, seed, images.rows)
     return (changed - mean) / std, y
+
+
+def jpeg(images: Tensor, quality: int) -> Tensor:
+    """Written by Pillow and read again. images: (n, 1 or 3, h, w) in [0, 1]."""
+
+    def again(pixels: npt.NDArray[np.uint8]) -> Tensor:
+        file = io.BytesIO()
+        Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(file, "jpeg", quality=quality)
+        return torch.from_numpy(np.array(Image.open(file)).reshape(pixels.shape))
+
+    pixels = (images * 255).round().byte().movedim(1, -1).numpy()
+    return torch.stack([again(one) for one in pixels]).movedim(-1, 1).to(images) / 255
 
 
 def _blur(x: Tensor, level: int, seeds: list[int]) -> Tensor:
@@ -85,6 +104,10 @@ def _contrast(x: Tensor, level: int, seeds: list[int]) -> Tensor:
     return mean + _CONTRAST[level] * (x - mean)
 
 
+def _jpeg(x: Tensor, level: int, seeds: list[int]) -> Tensor:
+    return jpeg(x, _JPEG[level])
+
+
 def _drawn(seed: int, part: int, shape: tuple[int, ...], draw: Callable[..., Tensor]) -> Tensor:
     return draw(shape, generator=torch.Generator().manual_seed(seed_of(seed, part)))
 
@@ -95,3 +118,5 @@ KINDS: dict[str, Callable[[Tensor, int, list[int]], Tensor]] = {
     "noise": _noise,
     "contrast": _contrast,
 }
+UNSEEN: dict[str, Callable[[Tensor, int, list[int]], Tensor]] = {"jpeg": _jpeg}
+"""For the end of an experiment."""
