@@ -21,6 +21,7 @@ from frpt.errors import InputError, OptionError
 from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where
 from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.graph.plan import Plan, shape_text
+from frpt.graph.refused import check_kind
 from frpt.options import Preset
 from frpt.options import preset as preset_of
 from frpt.reverse.backward import Walk
@@ -163,6 +164,7 @@ class Reverser:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise OptionError(f"model must be an nn.Module, got {type(model).__name__}")
+        check_kind(model)
         self.model = model
         self.preset = preset_of(preset)
         self.embed: str | Embed = self.preset.embed if embed is None else embed

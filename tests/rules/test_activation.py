@@ -53,6 +53,10 @@ PIECEWISE = {
     "leaky_relu": (aten.leaky_relu.default, (0.2,)),
     "leaky_relu-steep": (aten.leaky_relu.default, (3.0,)),
     "leaky_relu-flat": (aten.leaky_relu.default, (0.0,)),
+    "prelu": (aten.prelu.default, (torch.tensor([0.2], dtype=torch.float64),)),
+    "prelu-steep": (aten.prelu.default, (torch.tensor([3.0], dtype=torch.float64),)),
+    "prelu-flat": (aten.prelu.default, (torch.tensor([0.0], dtype=torch.float64),)),
+    "prelu-valley": (aten.prelu.default, (torch.tensor([-1.0], dtype=torch.float64),)),
     "hardswish": (aten.hardswish.default, ()),
 }
 
@@ -280,6 +284,20 @@ def test_a_tiny_slope_goes_through_the_gate() -> None:
 def test_the_slope_is_used_in_full_precision() -> None:
     z = solve(aten.leaky_relu.default, 1.0, -0.3, 0.1).value.item()
     assert z == pytest.approx(-3.0, abs=1e-13)
+
+
+def test_every_channel_has_its_slope() -> None:
+    """Against each channel by itself; a channel of slope zero is a relu, one of a negative slope a valley."""
+    g = torch.Generator().manual_seed(0)
+    anchor, target = (3 * torch.randn(2, 4, 5, generator=g, dtype=torch.float64) for _ in range(2))
+    slopes = torch.tensor([0.25, 2.0, 0.0, -0.5], dtype=torch.float64)
+    together = solve(aten.prelu.default, anchor, target, slopes).value
+    for c, slope in enumerate(slopes.tolist()):
+        for a, t, z in zip(*(v[:, c].flatten().tolist() for v in (anchor, target, together)), strict=True):
+            roots = [t] if t >= 0 else []
+            roots += [t / slope] if slope != 0 and t / slope < 0 else []
+            roots += [min(a, 0.0)] if slope == 0 and t <= 0 else []
+            assert z == pytest.approx(min(roots or [0.0], key=lambda root: abs(root - a)), abs=1e-12)
 
 
 # --- the paper's forms ------------------------------------------------------------------------------------------------

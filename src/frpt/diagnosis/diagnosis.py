@@ -46,6 +46,7 @@ class Diagnosis(Findings):
             label wins, measured in each layer's own variation. "" without one: targets are the least change.
         normalisation: (mean, std) of the inputs, to show them as pictures; None for what was not given.
         loss: what the faults are shares of, in words.
+        sample_names: index → name, of the samples that need a correction; empty where the data set has no names.
 
     Example:
         >>> diagnosis

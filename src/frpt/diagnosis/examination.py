@@ -16,8 +16,10 @@ from frpt.datasets.labelled import LabelledSamples, sample_bytes
 from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTable, Specimen
 from frpt.diagnosis.layer_axes import axes
 from frpt.diagnosis.responses import picture, responses
+from frpt.diagnosis.sample_views import Words, segmentation, words_of
 from frpt.diagnosis.sums import LayerTally, PartialDiagnosis, SampleTally, class_ids, scored
 from frpt.diagnosis.trust import TRUST, Trust, trust
+from frpt.embed import class_dim
 from frpt.errors import OptionError
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     """(sample's index, {"before": its output, "target": its label, "after": its output from a target}) → a figure."""
 
 _GALLERY = 64  # samples of the gallery at a time: their response maps need gradients of every layer; changes no result
+_NUMBERS = 4  # outputs up to which label and prediction are written out
 
 
 class Examination:
@@ -51,7 +54,11 @@ class Examination:
         self._whole = True
         _, x, y = next(iter(source.batches([range(min(2, source.count))], 2)))
         out = rev.reconstruct(x, y, at=OUTPUT).anchor
-        self.class_names = _names(class_names, 0 if class_ids(out, y) is None else int(out.shape[1]))
+        dense = _class_maps(rev, out, y)
+        self.class_names = _names(
+            class_names if dense is None else None, 0 if class_ids(out, y) is None else out.shape[1]
+        )
+        self.pixel_classes = () if dense is None else _names(class_names, dense[0].shape[-1])
         self.score_name, _ = scored(rev, out, y)
         self.tallies = {
             name: LayerTally(axes(rev, name, layouts), rev.batch_axis(name), len(self.class_names)) for name in layers
@@ -130,15 +137,25 @@ class Examination:
         return ranking.refit(self.rev, one, other, self.layers, loss).ranked(seed)
 
     def gallery(
-        self, table: SampleTable, most: int, mean: Any, std: Any, pictures: Pictures | None, after: str
+        self,
+        table: SampleTable,
+        most: int,
+        mean: Any,
+        std: Any,
+        pictures: Pictures | None,
+        name: Callable[[int], str] = lambda i: "",
+        words: Words | None = None,
     ) -> tuple[Specimen, ...]:
-        """The samples that move most, class by class in turn. after: the layer whose targets drawings run on from."""
+        """The samples that move most, class by class in turn. name: of a sample. words: a vocabulary for its tokens."""
         rows = _worst(table, most)
         specimens: list[Specimen] = []
         for part, x, y in self.source.batches([table.index[rows].tolist()] if len(rows) else [], _GALLERY):
             recs = self.rev.reconstruct(x, y, at=self.layers)
             maps = responses(self.rev, x, y, recs, layouts=self.layouts)
-            drawings = [None] * len(part) if pictures is None else self._drawings(part, x, y, recs, pictures, after)
+            items = [self.source.item(index)[0] for index in part]
+            images = [picture(item, mean, std) for item in items]
+            drawings = self._drawings(part, x, y, recs, pictures, images)
+            says = self._said(recs[OUTPUT].anchor, y)
             for i, (index, response) in enumerate(zip(part, maps, strict=True)):
                 row = rows[len(specimens)]
                 specimens.append(
@@ -146,27 +163,63 @@ class Examination:
                         index=int(index),
                         label=int(table.label[row]),
                         predicted=int(table.predicted[row]),
-                        image=picture(self.source.item(index)[0], mean, std),
+                        image=images[i],
                         deviation={n: float(r.deviation[i]) for n, r in recs.items()},
                         closed={n: float(r.closed[i]) for n, r in recs.items()},
                         responses=response,
-                        drawing=drawings[i],
+                        drawings=drawings[i],
+                        name=name(int(index)),
+                        words=words_of(items[i], words),
+                        says=says[i],
                     )
                 )
         return tuple(specimens)
 
     def _drawings(
-        self, part: Sequence[int], x: Any, y: Tensor, recs: Mapping[str, Reconstruction], pictures: Pictures, after: str
-    ) -> list[Array]:
-        """What ``pictures`` draws of some samples: the output as it is, the label, the output from a layer's target."""
-        from frpt.diagnosis.figures.canvas import pixels
+        self,
+        part: Sequence[int],
+        x: Any,
+        y: Tensor,
+        recs: Mapping[str, Reconstruction],
+        pictures: Pictures | None,
+        images: Sequence[Array | None],
+    ) -> list[dict[str, Array]]:
+        """Of some samples, by layer: the output as it is, the label, the output from the layer's target."""
+        if pictures is None and not self.pixel_classes:
+            return [{} for _ in part]
+        front, found = self.rev.batch_axis(OUTPUT).front, [dict[str, Array]() for _ in part]
+        before = front(recs[OUTPUT].anchor).detach().cpu()
+        for layer, rec in recs.items():
+            after = front(rec.target if layer == OUTPUT else self.rev.run(x, layer, rec.target)).detach().cpu()
+            for k, index in enumerate(part):
+                outputs = {"before": before[k], "target": y[k].cpu(), "after": after[k]}
+                found[k][layer] = self._drawing(int(index), outputs, pictures, images[k])
+        return found
 
-        outputs = {"before": recs[OUTPUT].anchor}
-        if after:
-            outputs["after"] = self.rev.run(x, after, recs[after].target)
-        front = {name: self.rev.batch_axis(OUTPUT).front(out).detach().cpu() for name, out in outputs.items()}
-        rows = {"before": front.pop("before"), "target": y.cpu(), **front}
-        return [pixels(pictures(int(i), {name: row[k] for name, row in rows.items()})) for k, i in enumerate(part)]
+    def _drawing(
+        self, index: int, outputs: Mapping[str, Tensor], pictures: Pictures | None, image: Array | None
+    ) -> Array:
+        """One sample as the user draws it, or else as maps of classes over the input."""
+        if pictures is not None:
+            from frpt.diagnosis.figures.canvas import pixels
+
+            return pixels(pictures(index, outputs))
+        axis = _class_axis(self.rev, outputs["before"][None], outputs["target"][None]) - 1
+        maps = {title: (out if title == "target" else out.argmax(axis)).numpy() for title, out in outputs.items()}
+        return segmentation(image, maps, self.pixel_classes, self.rev.embedder.ignore_index)
+
+    def _said(self, out: Tensor, y: Tensor) -> list[str]:
+        """Label and prediction in words for every sample, where they are no class ids: a few numbers, or a share."""
+        if self.class_names:
+            return [""] * len(y)
+        front = self.rev.batch_axis(OUTPUT).front(out).detach().cpu()
+        if self.score_name == "accuracy":
+            return [f"{100 * float(v):.1f} % of its labels are right" for v in scored(self.rev, out, y)[1]]
+        if front[0].numel() > _NUMBERS:
+            return [f"mean squared error {float(v):.3g}" for v in scored(self.rev, out, y)[1]]
+        return [
+            f"label {_numbers(label)}, predicted {_numbers(said)}" for label, said in zip(y.cpu(), front, strict=True)
+        ]
 
     def pairs(self, table: SampleTable, confusion: Array, most: int) -> tuple[PairFinding, ...]:
         """The most frequent confusions: what would have to move."""
@@ -206,6 +259,25 @@ class Examination:
                 )
             )
         return tuple(result)
+
+
+def _numbers(values: Tensor) -> str:
+    return ", ".join(f"{float(v):.3g}" for v in values.flatten())
+
+
+def _class_axis(rev: Reverser, out: Tensor, y: Tensor) -> int:
+    """The axis of the classes, counted from the front; the batch is axis 0."""
+    chosen = rev.embedder.class_dim
+    axis = class_dim(out, y) if chosen is None else chosen
+    return axis % out.dim()
+
+
+def _class_maps(rev: Reverser, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+    """(scores (b, h, w, c), labels (b, h, w)) where there is a class id at every pixel; else None."""
+    if y.is_floating_point() or y.dim() != 3 or out.dim() != 4 or rev.embedder.how == "regression":
+        return None
+    scores = out.movedim(_class_axis(rev, out, y), -1)
+    return (scores, y) if scores.shape[:-1] == y.shape else None
 
 
 def _names(given: Sequence[str] | None, classes: int) -> tuple[str, ...]:

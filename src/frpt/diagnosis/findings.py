@@ -7,22 +7,15 @@ Throughout, â is the recorded feature of a layer (the anchor) and a* the recons
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frpt.graph.names import OUTPUT
-
 Kind = Literal["map", "tokens", "vector"]
 Array = NDArray[Any]
-
-
-def drawn_at(ranking: Sequence[str]) -> str:
-    """The layer from whose targets drawings of the gallery run on: the first of a ranking, output aside; "" if none."""
-    return next((name for name in ranking if name != OUTPUT), "")
 
 
 class BriefRepr:
@@ -196,8 +189,11 @@ class Specimen(BriefRepr):
         deviation: layer → ‖a* − â‖/‖â‖.
         closed: layer → share of the output's residual that is gone.
         responses: layer → where it responds.
-        drawing: (h, w, 3) uint8, output before, label and output after, as drawn by ``pictures`` of ``diagnose``; None
-            without it.
+        drawings: layer → (h, w, 3) uint8: output before, label, and output when the network runs on from the layer's
+            target, as drawn by ``pictures`` of ``diagnose`` or, for a label at every pixel, as maps of classes.
+        name: the data set's name of it, "" without one.
+        words: the texts of its tokens, () without a vocabulary.
+        says: label and prediction in words, where they are no class ids.
 
     Example:
         >>> specimen = diagnosis.gallery[0]
@@ -212,7 +208,10 @@ class Specimen(BriefRepr):
     deviation: dict[str, float]
     closed: dict[str, float]
     responses: dict[str, Response]
-    drawing: Array | None = None
+    drawings: Mapping[str, Array] = field(default_factory=dict)
+    name: str = ""
+    words: tuple[str, ...] = ()
+    says: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -287,3 +286,4 @@ class Findings:
     reference: str = ""
     normalisation: tuple[Any, Any] = (None, None)
     loss: str = ""
+    sample_names: Mapping[int, str] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from frpt.diagnosis.findings import Array, Response
 from frpt.diagnosis.layer_axes import LayerAxes, axes
+from frpt.diagnosis.sample_views import waveform
 from frpt.embed import class_dim
 from frpt.errors import InputError, LabelError
 from frpt.graph.inputs import InputLike
@@ -93,9 +94,10 @@ def responses(
 
 
 def picture(x: Any, mean: float | Sequence[float] | None = None, std: float | Sequence[float] | None = None) -> Any:
-    """One sample's input as (h, w, 3) uint8; None if it holds no picture.
+    """One sample's input as (h, w, 3) uint8; None if it holds neither a picture nor a signal.
 
-    The first tensor of 1 or 3 channels, first or last, is one. mean, std: undo x = (pixel − mean)/std, with pixels in
+    The first tensor of 1 or 3 channels, first or last, is a picture; else a long line of numbers is drawn as a
+    waveform (``sample_views.waveform``). mean, std: undo x = (pixel − mean)/std, with pixels in
     [0, 1]; without them the sample's smallest value is black and its largest white. uint8 stays as it is.
     """
     for leaf in pytree.tree_leaves(x):
@@ -113,7 +115,7 @@ def picture(x: Any, mean: float | Sequence[float] | None = None, std: float | Se
                 raise InputError(f"mean and std have other channels than the picture's {image.shape[-1]}")
             shown = _byte(image.nan_to_num().double() * scale + shift)
         return shown.expand(*shown.shape[:2], 3).contiguous().numpy()
-    return None
+    return next((wave for leaf in pytree.tree_leaves(x) if (wave := waveform(leaf)) is not None), None)
 
 
 def _slope(

@@ -14,7 +14,7 @@ from torch import nn
 from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
 from frpt.diagnosis.diagnosis import Diagnosis
 from frpt.diagnosis.examination import Examination
-from frpt.diagnosis.findings import drawn_at
+from frpt.diagnosis.sample_views import Names, Words, namer
 from frpt.diagnosis.sums import PartialDiagnosis
 from frpt.diagnosis.trust import advise
 from frpt.errors import OptionError
@@ -23,6 +23,7 @@ from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reference import Reference
 from frpt.repairs import ranking
+from frpt.repairs.refitting import LOSSES
 from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def diagnose(
     std: float | Sequence[float] | None = None,
     layouts: Mapping[str, str] | None = None,
     pictures: Pictures | None = None,
+    sample_names: Names | None = None,
+    tokens: Words | None = None,
     batch_size: int | None = None,
     workers: int = 0,
     seed: int = 0,
@@ -74,8 +77,13 @@ def diagnose(
         std: the same.
         layouts: layer → "channels_first" or "channels_last", where its axes are taken wrongly.
         pictures: draws a sample of the gallery: (index, {"before": output, "target": label, "after": output}) → a
-            matplotlib figure. "after" is the output when the network runs on from the target of the layer that comes
-            first in the ranking. By default the data set's own method ``picture``, if it has one.
+            matplotlib figure, once for every layer: "after" is the output when the network runs on from the layer's
+            target. By default the data set's own method ``picture``, if it has one; where every pixel has a label, maps
+            of the classes.
+        sample_names: one for each sample of the data set, or a function of its index. By default the data set's own
+            method ``sample_name``, or the file names that a data set of torchvision's kind has in ``samples``.
+        tokens: for inputs of token ids, a vocabulary or a function from ids to texts, such as a tokenizer's
+            ``convert_ids_to_tokens``; the report then shows the words. By default the data set's own method ``tokens``.
         batch_size: samples reconstructed together; by default as many as fit into 64 MiB.
         workers: processes that load samples.
         seed: of the choice of samples that are looked at more closely.
@@ -99,14 +107,14 @@ def diagnose(
         >>> page = diagnosis.to_html(folder / "report.html")
     """
     _check(samples, gallery, pairs, batch_size)
-    if loss is not None and loss not in ranking.LOSSES:
-        raise OptionError(f"loss must be one of {', '.join(ranking.LOSSES)}, got {loss!r}")
+    if loss is not None and loss not in LOSSES:
+        raise OptionError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
     network = network_of(model, options)
     source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
     looked = range(source.count) if samples is None else spread(source.count, samples)
     example = next(iter(source.batches([looked[:_EXAMPLE]], _EXAMPLE)))[1]
     rev = make_reverser(model, example, options)
-    layers = _chosen_layers(rev, at)
+    layers, name = _chosen_layers(rev, at), namer(dataset, sample_names)
     if strange := set(layouts or {}) - set(layers):
         raise OptionError(f"layouts names {', '.join(map(repr, sorted(strange)))}, not among the layers {layers}")
     rev, measure = _with_reference(rev, source, layers, reference, seed, progress)
@@ -122,7 +130,7 @@ def diagnose(
         ranked = exam.ranked(looked, min(size, ranking.SAMPLES), seed, loss)
         bar.describe("response maps")
         draw = pictures or getattr(dataset, "picture", None)
-        shown = exam.gallery(table, gallery, mean, std, draw, drawn_at(tuple(ranked.faults)))
+        shown = exam.gallery(table, gallery, mean, std, draw, name, tokens or getattr(dataset, "tokens", None))
         confused = exam.pairs(table, confusion, pairs)
     saved.done()
     findings = exam.findings(table, ranked.faults, trusted)
@@ -144,6 +152,7 @@ def diagnose(
         reference=_fitted_to(rev),
         normalisation=(mean, std),
         loss=ranked.loss,
+        sample_names={int(i): said for i in table.index[table.corrected] if (said := name(int(i)))},
     )
 
 

@@ -69,6 +69,7 @@ def samples(d: Findings) -> pd.DataFrame:
     s, names = d.samples, [f.name for f in d.layers]
     columns: dict[str, Any] = {
         "index": s.index,
+        **({"name": [d.sample_names.get(int(i), "") for i in s.index]} if d.sample_names else {}),
         "label": [_class(d, k) for k in s.label],
         "predicted": [_class(d, k) for k in s.predicted],
         "label_id": s.label,

@@ -67,7 +67,10 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        refreshing = getattr(self._bar.live, "_refresh_thread", None)  # rich tells it to end and does not wait
         self._bar.stop()
+        if refreshing is not None:
+            refreshing.join()
 
     @property
     def rate(self) -> str:

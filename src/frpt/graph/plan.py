@@ -82,6 +82,8 @@ class Plan:
     """The path as one block, from the layer to the output; None if the layer is the output."""
     closable: bool = False
     """Whether gradients reach the layer from the output, so that the path can be solved as a whole."""
+    note: str = ""
+    """That the output cannot be moved from this layer, and where that is lost; "" if it can."""
     columns: tuple[str, ...] = field(
         default=("#", "unit", "module", "op", "rule", "case", "output -> input"), repr=False
     )
@@ -105,7 +107,8 @@ class Plan:
     def _title(self) -> str:
         if not self.units:
             return f"reverse path to {self.layer!r}: the output itself, nothing to reverse"
-        return f"reverse path to {self.layer!r}, {len(self.units)} units"
+        note = f"\nnote: {self.note}" if self.note else ""
+        return f"reverse path to {self.layer!r}, {len(self.units)} units{note}"
 
     def __len__(self) -> int:
         return len(self.units)

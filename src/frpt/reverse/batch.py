@@ -90,6 +90,7 @@ class Batch(ABC):
             share=self.embedder.share(reached, self.y),
             passes=passes,
             reference_deviation=reference_deviation(target, anchor),
+            note=plan.note,
             walk=walk,
         )
 

@@ -7,6 +7,7 @@ its plans.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from torch.fx import Node
 from frpt.errors import IrreversibleError, NonFiniteError
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
+from frpt.graph.leverage import unmoved
 from frpt.graph.mixing import mixing
 from frpt.graph.names import Names
 from frpt.graph.plan import Match, Plan, Unit, make_plan
@@ -49,7 +51,8 @@ class Network:
                 mixed = mixing(self.captured, plan.at, self.inputs)
             if mixed:
                 raise IrreversibleError(layer, mixed)
-            self._plans[layer] = plan
+            with torch.no_grad():
+                self._plans[layer] = replace(plan, note=unmoved(self.captured, plan.at, self.inputs))
         return self._plans[layer]
 
     def _match(self, unit: Unit) -> Match:

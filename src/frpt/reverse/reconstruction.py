@@ -76,6 +76,7 @@ class Reconstruction:
         reference_deviation: (b,), the same as ``deviation`` in the reference's metric: how many standard deviations of
             the layer's own variation the target lies from the anchor, per entry; None without a reference.
         passes: (b,), forward and backward passes spent on each sample; a forward pass alone counts 0.35.
+        note: that the output cannot be moved from this layer, and where that is lost; "" if it can.
     """
 
     layer: str
@@ -87,6 +88,7 @@ class Reconstruction:
     share: Tensor | None = None
     reference_deviation: Tensor | None = None
     passes: Tensor | None = None
+    note: str = ""
     walk: Callable[[], tuple[UnitReport, ...]] = field(default=tuple, repr=False)
 
     @cached_property
@@ -153,6 +155,8 @@ class Reconstruction:
                 f"\nfor {int(stuck.sum())} no feature within ten norms of the anchor was found in which the label "
                 "wins: the anchor is their target"
             )
+        if self.note and not bool(wins[self.corrected].all()):
+            head += f"\n{self.note}"
         return head
 
 

@@ -112,6 +112,26 @@ def paper_leaky_relu(site: Site, target: Tensor) -> Solution:
     return site.exact(torch.where(target >= 0, target, target / 0.5))
 
 
+@reverses(aten.prelu.default, elementwise=True, slots=("self",))
+def prelu(site: Site, target: Tensor) -> Solution:
+    """max(z, 0) + s_c min(z, 0), a slope for each channel c (axis 1) or one for all.
+
+    s > 0: z = t where t ≥ 0, t/s elsewhere.  s = 0 is relu.  s < 0: two branches over t ≥ 0, z = t and z = t/s, the
+    nearer one; t < 0 is out of reach and goes to z = 0.  A diagonal map, so that a tiny slope goes through the gate.
+    """
+    weight, anchor = site.tensor("weight"), site.anchor
+    assert weight is not None
+    slope = weight.reshape(1, -1, *[1] * (anchor.dim() - 2)) if anchor.dim() > 1 else weight
+    slope = slope.expand_as(anchor)
+    t = torch.where(slope < 0, target.clamp_min(0), target)
+    other = t / torch.where(slope == 0, 1.0, slope)
+    below = torch.where(slope < 0, (other - anchor).abs() < (t - anchor).abs(), t < 0) & (slope != 0)
+    flat = (slope == 0) & (t <= 0)
+    scale, wanted = torch.where(below, slope, 1.0), torch.where(flat, anchor.clamp_max(0), t)
+    split = site.axes.input.front
+    return site.linear(Diagonal(split(scale)), split(wanted - scale * anchor), split, site.axes.input.back)
+
+
 @reverses(aten.tanh.default, elementwise=True)
 def tanh(site: Site, target: Tensor) -> Solution:
     """z = artanh(t), t clipped into (−1, 1)."""

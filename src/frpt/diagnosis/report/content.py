@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from frpt.diagnosis.findings import Array, Findings, LayerFinding, PairFinding, drawn_at
+from frpt.diagnosis.findings import Array, Findings, LayerFinding, PairFinding
 from frpt.diagnosis.report.page_tables import worst_classes
 from frpt.diagnosis.report.pictures import TOP, drawings, inputs, responses, shrink
 from frpt.diagnosis.report.words import class_name
@@ -20,6 +20,7 @@ CHOICES = 200  # classes to choose from, besides those in the gallery
 CONFUSION_CLASSES = 50  # classes up to which the confusion matrix is drawn
 PAIRS = 100  # confused pairs to choose from
 SPECIMENS = 400  # samples of the gallery
+WORDS = 512  # tokens of a sample that are written out
 _CELLS = 32  # cells along a side of a map of positions: finer ones cannot be told apart on the page
 
 
@@ -41,7 +42,6 @@ def content(d: Findings) -> dict[str, Any]:
         "confusion": d.confusion if 0 < len(d.class_names) <= CONFUSION_CLASSES else None,
         "pairs": [_pair(p) for p in d.pairs[:PAIRS]],
         "gallery": _gallery(d),
-        "drawnAt": drawn_at(d.ranking),
     }
 
 
@@ -96,7 +96,10 @@ def _gallery(d: Findings) -> list[dict[str, Any]]:
             "deviation": s.deviation,
             "closed": s.closed,
             "responses": maps,
-            "drawing": drawing,
+            "drawings": drawn,
+            "name": s.name,
+            "words": s.words[:WORDS],
+            "says": s.says,
         }
-        for s, image, maps, drawing in zip(gallery, inputs(gallery), responses(gallery), drawings(gallery), strict=True)
+        for s, image, maps, drawn in zip(gallery, inputs(gallery), responses(gallery), drawings(gallery), strict=True)
     ]

@@ -157,6 +157,7 @@ def samples_table(d: Findings) -> PageTable:
     classes = bool(d.class_names)
     columns = [
         Column("sample", hint="index in the data set"),
+        *([Column("name", "text")] if d.sample_names else []),
         *([Column("label", "text"), Column("predicted", "text")] if classes else []),
         Column("to correct", "flag"),
         *(Column(f"deviation at {f.name}") for f in d.layers),
@@ -167,6 +168,7 @@ def samples_table(d: Findings) -> PageTable:
     order = np.lexsort((np.asarray(table.index), -mean, ~np.asarray(table.corrected, dtype=bool)))[:ROWS]
     rows = [
         row(columns, (int(table.index[i]),
+                      *([d.sample_names.get(int(table.index[i]), "")] if d.sample_names else []),
                       *((class_name(d.class_names, int(table.label[i])),
                          class_name(d.class_names, int(table.predicted[i]))) if classes else ()),
                       bool(table.corrected[i]), *table.deviation[i], *table.closed[i]),

@@ -16,9 +16,9 @@ from PIL import Image
 
 from frpt.diagnosis.findings import Array, Response, Specimen
 
-PICTURES = 4_500_000  # bytes for all inputs of the gallery together
-MAPS = 4_500_000  # bytes for all response maps together
-DRAWINGS = 1_500_000  # bytes for all drawings together
+PICTURES = 3_500_000  # bytes for all inputs of the gallery together
+MAPS = 3_500_000  # bytes for all response maps together
+DRAWINGS = 3_500_000  # bytes for all drawings together, one for each layer of a sample
 TOP = 16  # channels shown of a vector
 
 _LOSSLESS = 64  # pixels along the longer side up to which a picture is kept as PNG: JPEG blurs small ones
@@ -44,15 +44,15 @@ def encoded(images: Sequence[Array | None], budget: int) -> list[dict[str, Any] 
     ]
 
 
-def drawings(gallery: Sequence[Specimen]) -> list[dict[str, Any] | None]:
-    """The same for what was drawn of samples: flat colours and sharp lines, so that all are PNG."""
+def drawings(gallery: Sequence[Specimen]) -> list[dict[str, dict[str, Any]]]:
+    """The same for what was drawn of samples, by layer: flat colours and sharp lines, so that all are PNG."""
     for side in _DRAWN:
-        encoded = [None if s.drawing is None else _drawing(s.drawing, side) for s in gallery]
-        if sum(len(data) for data in encoded if data is not None) <= DRAWINGS:
+        found = [{layer: _drawing(image, side) for layer, image in s.drawings.items()} for s in gallery]
+        if sum(len(data) for by_layer in found for data in by_layer.values()) <= DRAWINGS:
             break
     return [
-        None if data is None or s.drawing is None else {"url": _url("image/png", data), "size": s.drawing.shape[:2]}
-        for data, s in zip(encoded, gallery, strict=True)
+        {n: {"url": _url("image/png", data), "size": s.drawings[n].shape[:2]} for n, data in by_layer.items()}
+        for by_layer, s in zip(found, gallery, strict=True)
     ]
 
 

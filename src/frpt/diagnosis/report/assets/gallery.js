@@ -45,9 +45,12 @@ function paint(canvas, image, values, size) {
   context.drawImage(coloured(values, size[0], size[1], height, width, RESPONSE), 0, 0);
 }
 
+const titled = (sample) => `Sample ${sample.index}${sample.name ? ` (${sample.name})` : ""}`;
+
 const said = (sample) => {
-  const classes = sample.label >= 0 ? `${className(sample.label)} taken for ${className(sample.predicted)}` : "";
-  return sample.label >= 0 && sample.label === sample.predicted ? `${className(sample.label)}, recognised` : classes;
+  if (sample.label < 0) return sample.says;
+  const classes = `${className(sample.label)} taken for ${className(sample.predicted)}`;
+  return sample.label === sample.predicted ? `${className(sample.label)}, recognised` : classes;
 };
 
 function panel(title, note, content) {
@@ -62,11 +65,27 @@ function vectorPanel(response, k, name) {
   return box;
 }
 
-function drawingPanel(sample) {
-  const [height, width] = sample.drawing.size;
-  const from = data.drawnAt ? `; after: the network run on from the target of ${data.drawnAt}` : "";
-  const image = el("img", { src: sample.drawing.url, width, height, alt: `Output before, target and output after of sample ${sample.index}` });
-  const box = panel("Outputs", `before: what the network says; target: the label${from}`, image);
+function wordsPanel(sample, title, note, values) {
+  // The words of a sample, each on the colour of its response; without values as plain text.
+  const host = el("p", { class: "words" });
+  sample.words.forEach((word, i) => {
+    const span = el("span", {}, word);
+    if (values && i < values.length) {
+      const colour = rampColour(RESPONSE, values[i]);
+      span.style.background = rgb(colour);
+      span.style.color = inkOn(colour);
+      tipped(span, `${word}\nresponse ${num(values[i])}`);
+    }
+    host.append(span, " ");
+  });
+  return panel(title, note, host);
+}
+
+function drawingPanel(sample, name) {
+  const drawing = sample.drawings[name];
+  const [height, width] = drawing.size;
+  const image = el("img", { src: drawing.url, width, height, alt: `Output before, target and output after of sample ${sample.index}, ${said(sample)}` });
+  const box = panel("Outputs", `before: what the network says; target: the label; after: the network run on from the target of ${name}`, image);
   box.classList.add("drawing");
   return box;
 }
@@ -88,7 +107,7 @@ async function showSample() {
   const sample = data.gallery[state.sample];
   const name = data.layers.length ? layerName(state.layer) : "";
   const response = sample.responses[name];
-  const words = [`Sample ${sample.index}`, said(sample), `deviation ${num(sample.deviation[name])} at ${name}`];
+  const words = [titled(sample), said(sample), `deviation ${num(sample.deviation[name])} at ${name}`];
   if (isNumber(sample.closed[name])) words.push(`closes ${pct(sample.closed[name])}`);
   const line = words.filter(Boolean).join(" · ") + ` (${list.indexOf(state.sample) + 1} of ${list.length})`;
   if (about.textContent !== line) about.textContent = line; // it is read out when it changes
@@ -105,15 +124,19 @@ function drawPanels(host, sample, response, image, name) {
     return node;
   };
   const found = [];
-  if (image) found.push(panel("Input", `sample ${sample.index}`, canvas(`Input of sample ${sample.index}, ${said(sample)}`, null)));
+  const words = sample.words.length > 0;
+  if (image) found.push(panel("Input", said(sample) || titled(sample), canvas(`Input of sample ${sample.index}, ${said(sample)}`, null)));
+  else if (words) found.push(wordsPanel(sample, "Input", said(sample) || titled(sample), null));
   const vector = response?.kind === "vector";
   if (!response) found.push(el("p", { class: "nothing" }, "There is no response at this layer."));
   else if (vector) PANELS.forEach((_, k) => found.push(vectorPanel(response, k, name)));
+  else if (words && response.kind === "tokens" && response.size[0] === 1 && response.size[1] >= sample.words.length)
+    unpack(response).forEach((values, k) => found.push(wordsPanel(sample, PANELS[k], PANEL_NOTES[k], values)));
   else
     unpack(response).forEach((values, k) => {
       found.push(panel(PANELS[k], PANEL_NOTES[k], canvas(`${PANELS[k]} response at ${name}: ${PANEL_NOTES[k]}`, values)));
     });
-  if (sample.drawing) found.push(drawingPanel(sample));
+  if (sample.drawings[name]) found.push(drawingPanel(sample, name));
   host.classList.toggle("vectors", vector);
   host.replaceChildren(...found);
   byId("map-controls").hidden = !response || vector;
@@ -134,7 +157,7 @@ function setUpGallery() {
   const names = select("gallery-sample", "sample", () =>
     inClass().map((i) => {
       const s = data.gallery[i];
-      return [i, `${s.index}${s.label >= 0 ? `: ${said(s)}` : ""}`];
+      return [i, `${s.index}${s.name ? ` ${s.name}` : ""}${said(s) ? `: ${said(s)}` : ""}`];
     }),
   );
   on(["class"], () => {

@@ -1,0 +1,355 @@
+"""Refit the weights of one layer after the other, each alone: the losses of samples that it was not fitted to.
+
+For each layer, from the same start, Gauss–Newton steps in its own weights θ:
+
+    min_Δ  ½ (J Δ)ᵀ H (J Δ) − gᵀ(J Δ)      H = diag(p) − p pᵀ, g = e_y − p for class scores;  H = I, g = t − out else;
+                                            H = diag(p (1 − p)), g = t − p for the binary cross-entropy
+
+of the values before a softmax or sigmoid that the output ends in: probabilities are no scores. Solved by a few steps of
+conjugate gradients on half of the samples; what counts is the loss of the other half, which also says when to stop.
+Then the halves change places, so that every sample is held out once. J Δ is a difference of two forward passes, Jᵀ a
+backward pass; both start at the layer before, whose features are recorded once. What a backward pass needs is kept from
+one forward pass a round, as far as ``Refitting.memory`` goes.
+Called by ``frpt.repairs.ranking``, which makes a ranking of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import Node
+
+from frpt.embed import class_dim
+from frpt.graph.capture import Captured, eval_mode
+from frpt.graph.inputs import Inputs
+from frpt.graph.names import OUTPUT
+from frpt.reverse.forward import needed
+from frpt.reverser import Reverser
+
+LOSSES = {
+    "cross_entropy": "the cross-entropy", "bce": "the binary cross-entropy", "mse": "the squared error",
+}  # fmt: skip
+"""What ``loss`` of ``diagnose`` may be, in words."""
+
+Array = npt.NDArray[Any]
+Weights = dict[str, Tensor]
+Batches = Sequence[tuple[Any, Tensor]]
+
+
+@dataclass(frozen=True)
+class Refitting:
+    """How a layer is refitted.
+
+    benchmarks/diagnosis_numbers.py tries other numbers on digits: in how many of 12 networks with one damaged layer
+    that layer is named first (one or two more or less are within chance), and which share of the loss it takes back.
+    """
+
+    rounds: int = 2
+    # Gauss–Newton steps. 1, 2 and 4: 12 of 12; a damaged layer takes back 0.56, 0.63 and 0.66 of the loss.
+    looks: tuple[int, ...] = (1, 2, 3)
+    # CG steps after which the held-out loss is looked at. Up to 3, 6 and 12: 12 of 12, 0.62, 0.63 and 0.63 of the loss.
+    lengths: tuple[float, ...] = (1.0,)
+    # Of a step, those that are tried. With half of it as well: 12 of 12 and 0.63 of the loss, too, and twice the looks.
+    apart: float = 1e-3
+    # Change of the weights, relative to their norm, that derivatives are taken from. Half and double: no change.
+    memory: int = 2**29
+    # Bytes that may be kept for backward passes; a batch beyond is run forward again for each of them. No result
+    # changes.
+
+
+REFITTING = Refitting()
+
+
+def refit_losses(
+    rev: Reverser,
+    one: Batches,
+    other: Batches,
+    layers: Sequence[str],
+    own: Mapping[str, Sequence[str]],
+    loss: str,
+    options: Refitting = REFITTING,
+) -> tuple[Array, dict[str, Array]]:
+    """(losses (n,), layer → losses with its own weights refitted alone), of the samples of both halves, held out.
+
+    layers: output first. own: layer → names of its own weights. One without any keeps its losses.
+    """
+    with eval_mode(rev.model):
+        halves = [[_recorded(rev, layers, x, y, loss) for x, y in half] for half in (one, other)]
+        folds = [_fold(rev, fitted, held, layers, own, options) for fitted, held in (halves, halves[::-1])]
+    after = {name: np.concatenate([fold[1][name] for fold in folds]) for name in layers}
+    return np.concatenate([fold[0] for fold in folds]), after
+
+
+def _fold(
+    rev: Reverser,
+    fitted: Sequence[_Batch],
+    held: Sequence[_Batch],
+    layers: Sequence[str],
+    own: Mapping[str, Sequence[str]],
+    options: Refitting,
+) -> tuple[Array, dict[str, Array]]:
+    """The losses of one half before, and with layers refitted to the other."""
+    with torch.no_grad():
+        start = np.concatenate([_loss(b.start, b).double().cpu().numpy() for b in held])
+    after = {}
+    for layer, before in zip(layers, [*layers[1:], None], strict=True):
+        names = set(own[layer])
+        weights = {n: p.detach() for n, p in rev.model.named_parameters() if n in names and p.is_floating_point()}
+        part = _Part([b.behind(before) for b in fitted], [b.behind(before) for b in held], options)
+        after[layer] = part.refitted(weights, start) if weights else start
+    return start, after
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Some samples, with their features at every layer recorded.
+
+    end: what the loss is of, the output or the value before its softmax or sigmoid. start: that, as the network has it.
+    values: layer → its feature. weights: the network's, by node.
+    """
+
+    captured: Captured
+    given: dict[Node, Any]
+    values: dict[str, tuple[Node, Tensor]]
+    start: Tensor
+    end: Node
+    labels: Tensor
+    class_dim: int | None
+    ignored: int
+    count: int
+    weights: dict[Node, str]
+    loss: str
+
+    def behind(self, layer: str | None) -> _Rest:
+        """The network from a layer on, or (None) from its inputs on."""
+        given = self.given if layer is None else {**self.given, self.values[layer][0]: self.values[layer][1]}
+        return _Rest(self, given, tuple(needed(self.captured, {self.end}, set(given))))
+
+
+@dataclass(frozen=True, eq=False)
+class _Rest:
+    """The network from a layer on for some samples, as a function of weights."""
+
+    batch: _Batch
+    given: dict[Node, Any]
+    nodes: tuple[Node, ...]
+
+    def out(self, own: Weights) -> Tensor:
+        b = self.batch
+        values = {**self.given, **{node: own[name] for node, name in b.weights.items() if name in own}}
+        out: Tensor = b.captured.run(self.nodes, values, {b.end}, b.count)[b.end]
+        return out
+
+    def pass_from(self, own: Weights) -> _Pass:
+        """A forward pass with what a backward pass needs."""
+        with torch.enable_grad():
+            point = {n: w.detach().requires_grad_() for n, w in own.items()}
+            return _Pass(self, own, point, self.out(point))
+
+    @cached_property
+    def nbytes(self) -> int:
+        """About what a backward pass needs."""
+        sizes = [n.meta["val"] for n in self.nodes if n not in self.given and isinstance(n.meta.get("val"), Tensor)]
+        return sum(prod(self.batch.captured.size(s, self.batch.count) for s in v.shape) * v.itemsize for v in sizes)
+
+
+@dataclass(eq=False)
+class _Pass:
+    """The output at some weights, and Jᵀ there. kept: the forward pass is there to go back through."""
+
+    rest: _Rest
+    own: Weights
+    point: Weights
+    out: Tensor
+    kept: bool = True
+
+    def pulled(self, v: Tensor) -> Weights:
+        """Jᵀv. v: like the output."""
+        at = self if self.kept else self.rest.pass_from(self.own)
+        leaves = list(at.point.values())
+        grads = torch.autograd.grad(
+            at.out, leaves, v, retain_graph=self.kept, allow_unused=True, materialize_grads=True
+        )
+        return dict(zip(self.own, grads, strict=True))
+
+    def dropped(self) -> _Pass:
+        """The same without what a backward pass needs."""
+        return _Pass(self.rest, self.own, {}, self.out.detach(), kept=False)
+
+
+class _Part:
+    """The network from one layer's input on, as a function of that layer's weights."""
+
+    def __init__(self, fitted: Sequence[_Rest], held: Sequence[_Rest], options: Refitting) -> None:
+        self.fitted, self.held, self.options = fitted, held, options
+
+    def refitted(self, own: Weights, start: Array) -> Array:
+        """The held-out losses with the weights for which they are least, of all that were tried. start: as it is."""
+        lowest = start
+        for _ in range(self.options.rounds):
+            best = own
+            for step in self._steps(own):
+                for length in self.options.lengths:
+                    point = {n: w + length * step[n] for n, w in own.items()}
+                    losses = self._losses(point)
+                    if losses.sum() < lowest.sum():
+                        lowest, best = losses, point
+            if best is own:
+                break
+            own = best
+        return lowest
+
+    def _losses(self, own: Weights) -> Array:
+        """(n,), of the held-out samples."""
+        with torch.no_grad():
+            parts = [_loss(rest.out(own), rest.batch).double().cpu().numpy() for rest in self.held]
+        return np.concatenate(parts)
+
+    def _steps(self, own: Weights) -> Iterable[Weights]:
+        """The step after some numbers of conjugate gradient iterations."""
+        passes = self._passes(own)
+        r = _summed(own, (p.pulled(_slope(p.out.detach(), p.rest.batch)) for p in passes))
+        step: Weights = {n: torch.zeros_like(w) for n, w in own.items()}
+        p, size = r, _dot(r, r)
+        for i in range(1, self.options.looks[-1] + 1):
+            if size <= 0:
+                return
+            q = self._curved(own, p, passes)
+            bend = _dot(p, q)
+            if bend <= 0:
+                return
+            step = {n: step[n] + size / bend * p[n] for n in own}
+            r = {n: r[n] - size / bend * q[n] for n in own}
+            size, old = _dot(r, r), size
+            p = {n: r[n] + size / old * p[n] for n in own}
+            if i in self.options.looks:
+                yield step
+
+    def _passes(self, own: Weights) -> list[_Pass]:
+        """The fitted samples run forward, kept for backward passes as far as memory goes."""
+        left, passes = self.options.memory, []
+        for rest in self.fitted:
+            made = rest.pass_from(own)
+            passes.append(made if (left := left - rest.nbytes) >= 0 else made.dropped())
+        return passes
+
+    def _curved(self, own: Weights, direction: Weights, passes: Sequence[_Pass]) -> Weights:
+        """JᵀHJ v. passes: at ``own``."""
+        apart = self.options.apart
+        length = apart * (_dot(own, own) / _dot(direction, direction)) ** 0.5 or apart
+        moved = {n: w + length * direction[n] for n, w in own.items()}
+
+        def one(at: _Pass) -> Weights:
+            out = at.out.detach()
+            with torch.no_grad():
+                change = (at.rest.out(moved) - out) / length
+                bent = _bent(out, at.rest.batch, change)
+            return at.pulled(bent)
+
+        return _summed(own, map(one, passes))
+
+
+def _summed(own: Weights, parts: Iterable[Weights]) -> Weights:
+    total: Weights = {n: torch.zeros_like(w) for n, w in own.items()}
+    for part in parts:
+        total = {n: total[n] + part[n] for n in total}
+    return total
+
+
+def chosen_loss(rev: Reverser, loss: str | None, labels: Sequence[Tensor]) -> str:
+    """The loss asked for, or the one that fits the labels and what the output ends in."""
+    if loss is not None:
+        return loss
+    captured, _ = rev.node(OUTPUT)
+    ends = captured.activation()[0]
+    whole = labels[0].dim() == captured.output.meta["val"].dim()  # a number for each output, not one label for several
+    if whole and labels[0].is_floating_point():
+        shares = ends == "sigmoid" and all(bool(((y >= 0) & (y <= 1)).all()) for y in labels)
+        return "bce" if shares else "mse"
+    return "bce" if ends == "sigmoid" else "cross_entropy"
+
+
+def in_words(rev: Reverser, loss: str) -> str:
+    """What a loss is called on a page."""
+    ends = rev.node(OUTPUT)[0].activation()[0]
+    return LOSSES[loss] + (f" of the values before the final {ends}" if ends and loss != "mse" else "")
+
+
+def _recorded(rev: Reverser, layers: Sequence[str], x: Any, y: Tensor, loss: str) -> _Batch:
+    """One forward pass."""
+    inputs = Inputs.of(x)
+    captured = rev.node(OUTPUT, inputs)[0]
+    given = captured.given(inputs)
+    end = captured.output if loss == "mse" else captured.activation()[1]
+    nodes = {layer: rev.node(layer, inputs)[1] for layer in layers[1:]}  # the first is the output
+    keep = {end, *nodes.values()}
+    with torch.no_grad():
+        values = captured.run(needed(captured, keep, set(given)), given, keep, inputs.batch)
+    names = {id(p): n for n, p in rev.model.named_parameters()}
+    weights = {n: names[id(captured.held(n))] for n in captured.weights if id(captured.held(n)) in names}
+    labels = torch.as_tensor(y).to(next(iter(inputs.tensors)).device)
+    return _Batch(
+        captured, given, {layer: (node, values[node]) for layer, node in nodes.items()}, values[end], end, labels,
+        rev.embedder.class_dim, rev.embedder.ignore_index, inputs.batch, weights, loss,
+    )  # fmt: skip
+
+
+def _axis(out: Tensor, b: _Batch) -> int:
+    return class_dim(out, b.labels) if b.class_dim is None else b.class_dim
+
+
+def _wanted(out: Tensor, b: _Batch) -> Tensor:
+    """What each entry of the output should be: the labels, or one-hot where they are class ids."""
+    if b.labels.shape == out.shape:
+        return b.labels.to(out)
+    hot = F.one_hot(b.labels.clamp_min(0), out.shape[_axis(out, b)]).movedim(-1, _axis(out, b))
+    return hot.to(out)
+
+
+def _counts(out: Tensor, b: _Batch) -> Tensor:
+    """1, or 0 where a label is ignored; to be multiplied with something like the output."""
+    if b.labels.shape == out.shape:
+        return torch.ones_like(out)
+    return (b.labels != b.ignored).unsqueeze(_axis(out, b)).to(out)
+
+
+def _loss(out: Tensor, b: _Batch) -> Tensor:
+    """(b,), summed over the labels of a sample."""
+    if b.loss == "mse":
+        each = (out - _wanted(out, b)).square()
+    elif b.loss == "bce":
+        each = F.binary_cross_entropy_with_logits(out, _wanted(out, b), reduction="none")
+    else:
+        each = -_wanted(out, b) * out.log_softmax(_axis(out, b))
+    return (_counts(out, b) * each).reshape(b.count, -1).sum(1)
+
+
+def _slope(out: Tensor, b: _Batch) -> Tensor:
+    """g, like the output; zero where a label is ignored."""
+    made = {"mse": lambda: out, "bce": out.sigmoid, "cross_entropy": lambda: out.softmax(_axis(out, b))}[b.loss]()
+    return _counts(out, b) * (_wanted(out, b) - made)
+
+
+def _bent(out: Tensor, b: _Batch, change: Tensor) -> Tensor:
+    """H times a change of the output."""
+    if b.loss == "mse":
+        return _counts(out, b) * change
+    if b.loss == "bce":
+        p = out.sigmoid()
+        return _counts(out, b) * p * (1 - p) * change
+    axis = _axis(out, b)
+    p = out.softmax(axis)
+    return _counts(out, b) * p * (change - (p * change).sum(axis, keepdim=True))
+
+
+def _dot(a: Weights, b: Weights) -> float:
+    return float(sum((a[n].double() * b[n].double()).sum() for n in a))

@@ -1,0 +1,16 @@
+"""Random networks, seeded: answers are finite and say what they do, errors are ours, nothing hangs or is changed.
+
+The long run is ``benchmarks/fuzz.py``; what it found is here by its seed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.fuzz import outcome
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_random_network(seed: int) -> None:
+    found, details = outcome(seed)
+    assert found.startswith(("right", "refused", "not made")), details
