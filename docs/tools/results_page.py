@@ -22,7 +22,7 @@ from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT
 from frpt_paper.runs.protocols import PROTOCOLS, Protocol
 from frpt_paper.tables import figures, published
 from frpt_paper.tables.classification_tables import arms_table
-from frpt_paper.tables.printed import PrintedTable, interval
+from frpt_paper.tables.printed import PrintedTable, interval, signed
 from frpt_paper.tables.statistics import START, layer_order
 
 ROOT = Path(__file__).parents[2]
@@ -103,9 +103,9 @@ def summary() -> PrintedTable:
         for against in (BACKPROP, ANCHOR, START):
             part = own[own["against"] == against]
             kept.append({"part": shown, "against": against, "low": part["delta"].min(), "high": part["delta"].max()})
-            cells.append(f"{part['delta'].min():+.2f} to {part['delta'].max():+.2f}" if len(part) > 1 else _only(part))
+            cells.append(_span(part["delta"]) if len(part) > 1 else _only(part))
         plain = data[(data["arm"] == BACKPROP) & (data["against"] == START)]["delta"]
-        cells.append(f"{plain.min():+.2f} to {plain.max():+.2f}" if len(plain) > 1 else f"{plain.iloc[0]:+.2f}")
+        cells.append(_span(plain) if len(plain) > 1 else signed(plain.iloc[0]))
         rows.append([shown, str(data["n"].max()), *cells])
     head = [
         "part",
@@ -117,6 +117,10 @@ def summary() -> PrintedTable:
     ]
     note = "Points of mean accuracy, lowest to highest over layers, rates and strengths; default preset."
     return PrintedTable("summary", "FR-PT beside its controls and the start", head, rows, pd.DataFrame(kept), note)
+
+
+def _span(values: pd.Series) -> str:
+    return f"{signed(values.min())} to {signed(values.max())}"
 
 
 def _only(part: pd.DataFrame) -> str:
