@@ -1,18 +1,28 @@
-"""Long counts of damage: bits flipped in everything that is read again, and how many were noticed, by kind of file.
+"""Long counts of damage: bits flipped in everything that is read again, and work that is killed at random moments.
 
-For every file of a half-done training, a target store, a memory, a reference and a patch: so many single bits are
-flipped, each in the sound file, and the file is read as its owner would. A flip is *noticed* if an error of
-``frpt.errors`` is raised, *raw* if another exception is, and *silent* if nothing is. Run it with
-``python benchmarks/faults.py``.
+For every file of a half-done training or diagnosis, a target store, a table of runs, a memory, a reference and a patch:
+so many single bits are flipped, each in the sound file, and the file is read as its owner would. A flip is *noticed* if
+an error of ``frpt.errors`` is raised, *raw* if another exception is, and *silent* if nothing is.
+
+Then writing targets, training, diagnosing and a sweep are killed (SIGKILL) after a random share of the time that they
+take, started again, killed again, until a run ends by itself. A piece of work is *the same* if it then has what the
+undisturbed one has, to the last byte, and *other* if not; *kills* are those that hit a process at work.
+Run it with ``python benchmarks/faults.py``.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
+import random
+import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the damage is that of the tests
@@ -20,14 +30,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the damage is that of the 
 from tests.faults.damage import flips
 from tests.faults.test_kept_files import FILES, load, moved
 from tests.faults.test_partials import train
-from tests.targets.common import data
+from tests.faults.test_tables import JOB, filled, stopped
+from tests.faults.test_tables import diagnosed as diagnose_again
+from tests.targets.common import contents, data
 from tests.targets.common import reverser as small_reverser
-from tests.train.toys import blobs, network, reverser
+from tests.train.toys import blobs, network, parameters, reverser
 
 import frpt
 from frpt.errors import FrptError
 from frpt.files.progress import Progress
 from frpt.train.resume import load as load_state
+from frpt_paper import PostTrainingJob, RunsTable
+from frpt_paper.runs.sweep import sweep
 
 Reads = dict[Path, Callable[[], object]]
 
@@ -45,6 +59,10 @@ def made(folder: Path) -> Reads:
     frpt.remember(reverser(), blobs(), progress=False).save(folder / "memory")
     frpt.Reference.fit(reverser(), blobs(), ["3"], progress=False).save(folder / "reference")
     frpt.Patch.between(network(), moved()).save(folder / "patch.safetensors")
+    stopped(folder / "diagnosis")
+    reads[folder / "diagnosis"] = lambda: diagnose_again(folder / "diagnosis")
+    table = filled(folder / "runs.csv")
+    reads |= {table.path: table.frame, table.checksums: table.frame}
     for name in FILES:
         kind = name.partition("/")[0]
         reads[folder / name] = lambda kind=kind: load(folder, kind)  # type: ignore[misc]
@@ -61,9 +79,90 @@ def outcome(read: Callable[[], object]) -> str:
     return "silent"
 
 
+def write(folder: Path) -> object:
+    frpt.write_targets(small_reverser(), data(), "0", folder, batch_size=4, shard_size=4, progress=False)
+    return {name: bytes_ for name, bytes_ in contents(folder).items() if not name.endswith(".lock")}
+
+
+def post_train(folder: Path) -> object:
+    done = train(folder, targets="online", epochs=4, partial_steps=1)
+    return parameters(done.model).tolist(), [row.task_loss for row in done.history]
+
+
+def diagnose(folder: Path) -> object:
+    done = frpt.diagnose(
+        reverser(), blobs(480), ["3"], reference=False, gallery=0, batch_size=8, partial=folder / "half", progress=False
+    )
+    return done.score, done.samples.deviation.tolist(), [layer.fault for layer in done.layers]
+
+
+def work_off(folder: Path) -> object:
+    table = RunsTable(folder / "runs.csv")
+    sweep([replace(JOB, seed=seed) for seed in range(12)], slow_rows, table)
+    frame = table.frame()
+    return frame.sort_values(["seed", "row"]).drop(columns="job").to_csv(index=False)
+
+
+def slow_rows(job: PostTrainingJob) -> list[dict[str, float]]:
+    time.sleep(0.02)
+    return [{"epoch": epoch, "metric": job.seed / 7 + epoch, "weight": 1.0} for epoch in (1, 2)]
+
+
+WORKS: dict[str, Callable[[Path], object]] = {
+    "targets": write, "training": post_train, "diagnosis": diagnose, "sweep": work_off,
+}  # fmt: skip
+
+
+def killed(work: Callable[[Path], object], folder: Path, seconds: float, drawn: random.Random) -> int:
+    """How often a process at work was killed before one came to its end."""
+    kills = 0
+    while True:
+        process = multiprocessing.get_context("fork").Process(target=_quietly, args=(work, folder))
+        process.start()
+        process.join(drawn.uniform(0.05, 1.1) * seconds)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            kills += 1
+        elif process.exitcode == 0:
+            return kills
+        else:
+            raise RuntimeError(f"a run that was started again has failed, in {folder}")
+
+
+def _quietly(work: Callable[[Path], object], folder: Path) -> None:
+    try:
+        work(folder)
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def count_kills(folder: Path, most: int, seed: int) -> None:
+    """For each work: kills, pieces of work that ended, how many of them as the undisturbed one."""
+    for name, work in WORKS.items():
+        drawn = random.Random(seed)
+        (folder / name / "whole").mkdir(parents=True)
+        work(folder / name / "whole")  # what is captured once is shared by all forks
+        shutil.rmtree(folder / name / "whole")
+        (folder / name / "whole").mkdir()
+        begun = time.perf_counter()
+        wanted = work(folder / name / "whole")
+        seconds = time.perf_counter() - begun
+        kills, found = 0, Counter[str]()
+        while kills < most:
+            place = folder / name / f"{sum(found.values())}"
+            place.mkdir()
+            kills += killed(work, place, seconds, drawn)
+            found["the same" if work(place) == wanted else "other"] += 1
+        print(f"{name:12} {kills} kills of work of {seconds:.2f} s: {dict(found)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flips", type=int, default=500, help="of each file")
+    parser.add_argument("--kills", type=int, default=100, help="of each work")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -76,6 +175,7 @@ def main() -> None:
                     bar.advance()
         for file, found in counts.items():
             print(f"{file.relative_to(name)!s:55} {', '.join(f'{k} {n}' for k, n in sorted(found.items()))}")
+        count_kills(Path(name) / "kills", options.kills, options.seed)
 
 
 if __name__ == "__main__":

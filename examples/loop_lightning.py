@@ -1,4 +1,4 @@
-"""Feature supervision inside a Lightning module: the Trainer's train() and eval() calls leave the frozen part alone."""
+"""Feature supervision of a Lightning module, which knows nothing of it: one callback."""
 
 import tempfile
 from typing import Any
@@ -13,34 +13,23 @@ import frpt
 from frpt.data.digits import digits
 
 
-class PostTraining(lightning.LightningModule):
-    """A model whose part before a layer is trained on the task and towards reconstructed targets."""
+class Classifier(lightning.LightningModule):
+    """A module as anybody has it."""
 
-    def __init__(self, model: torch.nn.Module, rev: frpt.Reverser, at: str, c_rec: float = 0.3) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.frozen = frpt.freeze(model, rev, at)
-        self.tap = frpt.FeatureTap(model, at)
-        self.balance = frpt.LossBalance(c_rec)
 
     def training_step(self, batch: Any, number: int) -> torch.Tensor:
-        inputs, labels, target, _present = batch
-        task = F.cross_entropy(self.model(inputs), labels)
-        loss = self.balance(task, F.mse_loss(self.tap.value, target))
-        self.log_dict({"task": task, "lambda": self.balance.weight}, prog_bar=True)
-        return loss
+        inputs, labels = batch
+        return F.cross_entropy(self.model(inputs), labels)
 
     def validation_step(self, batch: Any, number: int) -> None:
         inputs, labels = batch
         self.log("accuracy", (self.model(inputs).argmax(1) == labels).float().mean())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.frozen.trainable(), lr=1e-4, weight_decay=5e-2)
-
-    def on_fit_end(self) -> None:
-        self.frozen.check()
-        self.tap.close()
-        self.frozen.restore()
+        return torch.optim.AdamW(self.parameters(), lr=1e-4, weight_decay=5e-2)
 
 
 def main(samples: int = 1000, epochs: int = 2, at: str = "stage1") -> float:
@@ -54,9 +43,10 @@ def main(samples: int = 1000, epochs: int = 2, at: str = "stage1") -> float:
         trainer = lightning.Trainer(
             max_epochs=epochs, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
             enable_model_summary=False, enable_progress_bar=False,
+            callbacks=[frpt.train.LightningTargets(rev, at, c_rec=0.3, targets="stored")],
         )  # fmt: skip
         trainer.fit(
-            PostTraining(model, rev, at).train(),  # the frozen part stays in eval mode
+            Classifier(model).train(),  # the frozen part stays in eval mode
             DataLoader(data, batch_size=64, shuffle=True),
             DataLoader(TensorDataset(*test), batch_size=256),
         )

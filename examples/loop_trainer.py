@@ -1,4 +1,4 @@
-"""Feature supervision inside a Hugging Face Trainer: one compute_loss."""
+"""Feature supervision in a Hugging Face Trainer: TargetTrainer in the place of Trainer."""
 
 import tempfile
 from typing import Any
@@ -6,31 +6,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from loop_plain import pretrained
-from torch.utils.data import TensorDataset, default_collate
-from transformers import Trainer, TrainingArguments
+from torch.utils.data import TensorDataset
+from transformers import TrainingArguments
 
 import frpt
 from frpt.data.digits import digits
 
 
-class PostTrainer(Trainer):
-    """A Trainer that adds the distance to reconstructed targets to the task loss."""
-
-    def __init__(self, *args: Any, tap: frpt.FeatureTap, balance: frpt.LossBalance, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.tap, self.balance = tap, balance
-
-    def compute_loss(
-        self, model: torch.nn.Module, inputs: dict[str, Any], return_outputs: bool = False, **_: Any
-    ) -> Any:
-        outputs = model(inputs["inputs"])
-        task = F.cross_entropy(outputs, inputs["labels"])
-        loss = self.balance(task, F.mse_loss(self.tap.value, inputs["target"])) if "target" in inputs else task
-        return (loss, {"logits": outputs}) if return_outputs else loss
-
-
-def collate(items: list[tuple[Any, ...]]) -> dict[str, Any]:
-    return dict(zip(("inputs", "labels", "target"), default_collate(items), strict=False))
+def loss(outputs: torch.Tensor, labels: torch.Tensor, **_: Any) -> torch.Tensor:
+    """For a model that returns no loss itself, as those of Hugging Face do."""
+    return F.cross_entropy(outputs, labels)
 
 
 def main(samples: int = 1000, epochs: int = 2, at: str = "stage1") -> float:
@@ -40,17 +25,15 @@ def main(samples: int = 1000, epochs: int = 2, at: str = "stage1") -> float:
     with tempfile.TemporaryDirectory() as folder:
         rev = frpt.Reverser(model, x[:2])
         store = frpt.write_targets(rev, TensorDataset(x, y), at, folder, mode="dense", progress=False)
-        with frpt.freeze(model, rev, at) as frozen, frpt.FeatureTap(model, at) as tap:
-            arguments = TrainingArguments(
-                folder, num_train_epochs=epochs, per_device_train_batch_size=64, learning_rate=1e-4, weight_decay=5e-2,
-                lr_scheduler_type="constant", save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
-                remove_unused_columns=False, logging_strategy="no", dataloader_pin_memory=False,
-            )  # fmt: skip
-            data = frpt.TargetDataset(TensorDataset(x, y), store, at)
-            PostTrainer(
-                model, arguments, train_dataset=data, data_collator=collate, tap=tap, balance=frpt.LossBalance(0.3)
-            ).train()
-            frozen.check()
+        arguments = TrainingArguments(
+            folder, num_train_epochs=epochs, per_device_train_batch_size=64, learning_rate=1e-4, weight_decay=5e-2,
+            lr_scheduler_type="constant", save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+            logging_strategy="no", dataloader_pin_memory=False,
+        )  # fmt: skip
+        frpt.train.TargetTrainer(
+            model, arguments, train_dataset=frpt.TargetDataset(TensorDataset(x, y), store, at),
+            compute_loss_func=loss, features=frpt.train.FeatureTargets(rev, at, c_rec=0.3, targets="stored"),
+        ).train()  # fmt: skip
     model.eval()
     with torch.no_grad():
         accuracy = float((model(x_test).argmax(1) == y_test).float().mean())

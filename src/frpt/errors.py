@@ -138,6 +138,10 @@ class PartialError(FrptError, RuntimeError):
     """A half-done run on disk that cannot be written, read, or continued with these options."""
 
 
+class ProcessError(FrptError, RuntimeError):
+    """Another process of the same run has stopped, has died, or cannot be reached."""
+
+
 class SweepError(FrptError, RuntimeError):
     """Runs of an experiment that failed, or a table of results that belongs to something else."""
 

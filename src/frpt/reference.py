@@ -20,6 +20,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from frpt.datasets.labelled import LabelledSamples, fitting_batch
+from frpt.datasets.pairs import CollateFn
 from frpt.errors import NonFiniteError, OptionError, ReferenceMismatchError
 from frpt.files.atomic import make_folder, write_atomic
 from frpt.files.digest import other_weights, weights_of
@@ -58,18 +59,21 @@ class Reference:
         seed: int = 0,
         workers: int = 0,
         progress: bool = True,
+        collate_fn: CollateFn | None = None,
         **options: Unpack[UnmeasuredOptions],
     ) -> Reference:
         """One forward pass over some samples of a data set.
 
         Args:
             model: the trained network, or a Reverser on it; it is not changed.
-            dataset: map-style, pairs (inputs, label), of the kind the network was trained on.
+            dataset: pairs (inputs, label) or dicts with a label, of the kind the network was trained on: a map-style
+                data set, a ``DataLoader``, or a stream, of which the first ``samples`` are read.
             at: the layers.
             samples: how many are looked at, chosen at random.
             seed: of that choice.
             workers: processes that load data.
             progress: show a bar.
+            collate_fn: makes a batch (inputs, labels), or a dict, of a list of items.
             **options: those of ``Reverser``, where the network was given; ``output``, ``class_dim`` and
                 ``ignore_index`` are the ones that matter here.
 
@@ -87,7 +91,10 @@ class Reference:
             Reference(1; 64 samples)
         """
         network = network_of(model, options)
-        source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
+        device = next((p.device for p in network.parameters()), None)
+        source = LabelledSamples(
+            dataset, workers, device, collate_fn=collate_fn, model=network, once=True, most=samples
+        )  # fmt: skip
         example = next(iter(source.batches([range(min(_EXAMPLE, source.count))], _EXAMPLE)))[1]
         rev = make_reverser(model, example, options)
         return Reference.of_reverser(rev, source, layer_names(network, at), samples, seed, progress)

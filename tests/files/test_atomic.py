@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from frpt.errors import StoreError
-from frpt.files.atomic import create_atomic, staged, sweep, write_atomic
+from frpt.files.atomic import check_folder, create_atomic, staged, sweep, write_atomic
 
 
 def names(path: Path) -> set[str]:
@@ -80,3 +80,12 @@ def test_new_files_have_the_usual_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"")
     write_atomic(tmp_path / "file", b"data")
     assert os.stat(tmp_path / "file").st_mode == os.stat(tmp_path / "plain").st_mode
+
+
+def test_a_place_that_cannot_be_written_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
+    check_folder(tmp_path / "deep" / "er")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match="is no directory"):
+            check_folder(place)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +18,7 @@ import pytest
 from frpt import stats
 from frpt.errors import OptionError, SweepError
 from frpt_paper import PostTrainingJob, RunsTable, grid, metrics, paired_table, sweep
-from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT
+from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, Job
 
 
 def jobs(seeds: int = 3) -> list[PostTrainingJob]:
@@ -36,6 +39,12 @@ def fake(job: PostTrainingJob) -> list[dict[str, float | None]]:
 def moody(job: PostTrainingJob) -> list[dict[str, float | None]]:
     if job.seed == 1:
         raise ValueError("not today")
+    return fake(job)
+
+
+def one_is_endless(job: PostTrainingJob) -> list[dict[str, float | None]]:
+    if job.l_r == "out":
+        time.sleep(1000)
     return fake(job)
 
 
@@ -113,6 +122,19 @@ def test_processes_give_the_same_table(tmp_path: Path) -> None:
     a, b = (r.frame().sort_values(["job", "epoch"], ignore_index=True) for r in (one, many))
     assert a.equals(b)
     assert ended == [(i, 10) for i in range(1, 11)]
+
+
+def test_a_sweep_that_is_stopped_does_not_wait_for_what_is_running(tmp_path: Path) -> None:
+    def interrupted(job: Job, ended: int, of: int) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        sweep(jobs(1), one_is_endless, RunsTable(tmp_path / "runs.csv"), workers=2, progress=interrupted)
+    assert time.monotonic() - begun < 200
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not multiprocessing.active_children()
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_data_sets_that_are_not_pairs_in_a_row_are_refused(rev: frpt.Reverser, t
         (iter(data()), "map-style"),
         ([], "empty"),
         (triple, "sample 0 of the data set is 3 things, not a pair"),
-        ([{"x": torch.zeros(6)}], "sample 0 of the data set is a dict, not a pair"),
+        ([{"x": torch.zeros(6)}], "sample 0 of the data set is a dict with .x., and no label"),
     ]:
         with pytest.raises(InputError, match=words):
             frpt.write_targets(rev, bad, "0", tmp_path, progress=False)

@@ -11,7 +11,10 @@ import torch
 import frpt
 
 NAMES = frpt.train.__all__
-TAKE = ("post_train", "compare", "freeze", "Training", "FeatureTap", "LossBalance", "Metric")
+FRAMEWORKS = {"LightningTargets": "lightning", "TargetTrainer": "transformers"}
+TAKE = (
+    "post_train", "compare", "freeze", "Training", "FeatureTap", "FeatureTargets", "LossBalance", "Metric", *FRAMEWORKS,
+)  # fmt: skip
 HOLD = ("Result", "Comparison", "Arm", "Difference", "Epoch", "Frozen")
 
 
@@ -21,6 +24,8 @@ def test_every_public_name_is_looked_at() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_docstring_is_whole(name: str) -> None:
+    if name in FRAMEWORKS:
+        pytest.importorskip(FRAMEWORKS[name], reason="the framework is not installed")
     value = getattr(frpt.train, name)
     text = inspect.getdoc(value) or ""
     if name in HOLD:
@@ -28,7 +33,7 @@ def test_the_docstring_is_whole(name: str) -> None:
         return
     assert "Example:" in text
     for parameter in inspect.signature(value).parameters:
-        stars = "**" if parameter == "options" else ""
+        stars = {"options": "**", "args": "*"}.get(parameter, "")
         assert f"    {stars}{parameter}: " in text, parameter
     if inspect.isfunction(value):
         assert "Returns:" in text
@@ -37,6 +42,8 @@ def test_the_docstring_is_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_examples_run(name: str) -> None:
+    if name in FRAMEWORKS:
+        pytest.importorskip(FRAMEWORKS[name], reason="the framework is not installed")
     value = getattr(frpt.train, name)
     for test in doctest.DocTestFinder().find(value, name, globs={"frpt": frpt, "torch": torch}):
         assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0

@@ -6,6 +6,8 @@ import csv
 import inspect
 import json
 import random
+import threading
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from frpt.errors import DataError, FrptError, InputError, LabelError, NonFiniteE
 from frpt.reverser import ReverserOptions
 from frpt.train.batches import order
 from frpt.train.metrics import accuracy, metric_of
+from frpt.train.result import RunLog
 from frpt.train.training import ShortOptions, TrainingOptions
 from tests.models import Outputs, Planner
 from tests.train.toys import Mixed, blobs, network, parameters, reverser
@@ -283,7 +286,7 @@ REFUSED = [
     ({"metric": "f1"}, OptionError, "top<k>"),
     ({"targets": "onlin"}, OptionError, "no target store"),
     ({"data": Stream()}, InputError, "map-style"),
-    ({"data": torch.utils.data.DataLoader(blobs())}, InputError, "not a loader"),
+    ({"data": torch.utils.data.DataLoader(Stream())}, InputError, "DataLoader over a stream"),
     ({"data": TensorDataset(torch.randn(4, 6))}, InputError, "pair"),
     ({"data": []}, InputError, "empty"),
     ({"val": Stream()}, InputError, "validation set"),
@@ -357,3 +360,22 @@ def test_a_store_of_another_model_is_refused(tmp_path: Path) -> None:
         train(other, targets=tmp_path)
     with pytest.raises(frpt.errors.StoreMismatchError, match="48 samples"):
         train(data=blobs(40), targets=tmp_path)
+
+
+def test_logs_that_hang_are_not_waited_for_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorBoard's queue, interrupted while it is locked, would wait without end."""
+
+    class Board:
+        closed = threading.Event()
+
+        def close(self) -> None:
+            self.closed.wait(60)
+
+    monkeypatch.setattr("frpt.train.result._CLOSING", 0.2)
+    log = RunLog("run", 1, 8, tmp_path, False, True)
+    log.__enter__()
+    log._board = Board()
+    begun = time.monotonic()
+    log.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert time.monotonic() - begun < 10
+    Board.closed.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,33 @@ def test_two_processes_agree_with_one(written: Path, mode: str) -> None:
             assert row["weight"] == pytest.approx(mine.weight, rel=1e-4 if mode != "online" else 1e-2)
             assert row["task_loss"] == pytest.approx(mine.task_loss, rel=1e-5 if mode != "online" else 1e-3)
             assert (row["metric"], row["fixed"], row["broken"]) == (mine.metric, mine.fixed, mine.broken)
+
+
+@pytest.mark.parametrize("how", ["stop", "die"])
+def test_a_process_that_is_lost_ends_the_others_with_a_reason(how: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    paths = os.pathsep.join([str(Path(frpt.__file__).parents[1]), str(ROOT)])
+    together = {
+        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "lost", "PYTHONPATH": paths, "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    command = [sys.executable, str(Path(__file__).with_name("lost_process.py")), how]
+    processes = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            env={**os.environ, **together, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    try:
+        said, _ = processes[0].communicate(timeout=240)
+        assert processes[0].returncode == 7, said
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert "process 0 of 2 has lost another one" in said
+    assert "has not answered for 10 s (timeout=)" in said
+    assert "partial=" in said

@@ -22,6 +22,8 @@ from frpt.cli.shared import (
     patterns,
     picker,
 )
+from frpt.errors import OptionError
+from frpt.files.atomic import check_folder
 
 
 def diagnose(
@@ -45,19 +47,23 @@ def diagnose(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples reconstructed at a time.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes that load samples.")] = 0,
     seed: Annotated[int, typer.Option(help="Which samples are looked at more closely.")] = 0,
-    partial: Annotated[Path | None, typer.Option(help="A file that a stopped diagnosis goes on from.")] = None,
+    partial: Annotated[Path | None, typer.Option(help="What a stopped diagnosis goes on from; beside --html.")] = None,
 ) -> None:
     """Say which layer the network goes wrong in, for which classes and samples, and write a report to look at."""
     from frpt.diagnosis import diagnose as run  # pictures and pages load with this command only
     from frpt.diagnosis.tables import show
 
-    with errors():
+    with errors(resumes=True):
+        check_folder(html.parent)  # what cannot be written is said before the work, not after it
+        if not html.parent.is_dir():
+            raise OptionError(f"{str(html)!r} cannot be written: name a file in a directory that exists")
         network = load_model(model)
         diagnosis = run(
             network if weights is None else loaded(network, weights), load_data(data), at,
             class_names=class_names(classes), loss=loss, samples=samples, gallery=gallery, output=picker(output),
             preset=preset, embed=embed, margin=margin, blocks=patterns(blocks), mean=numbers(mean), std=numbers(std),
-            batch_size=batch_size, workers=workers, seed=seed, partial=partial,
+            batch_size=batch_size, workers=workers, seed=seed,
+            partial=partial or html.with_name(f"{html.name}.partial"),
         )  # fmt: skip
         show(diagnosis, console)
         written = [diagnosis.to_html(html), *([] if csv is None else [diagnosis.to_csv(csv)[0].parent])]

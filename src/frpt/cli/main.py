@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+import frpt
 from frpt.cli import navsim_command, targets_command
 from frpt.cli.diagnose_command import diagnose
 from frpt.cli.repair_command import apply, remember, repair
@@ -15,9 +16,7 @@ from frpt.cli.reproduce import reproduce
 from frpt.cli.shared import Blocks, InputShape, ModelSpec, Output, PresetName, console, errors, reverser
 from frpt.cli.train_command import train
 
-app = typer.Typer(
-    help="What should this layer have produced for this label?", no_args_is_help=True, pretty_exceptions_enable=False
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(targets_command.app, name="targets")
 app.add_typer(navsim_command.app, name="navsim")
 app.command()(train)
@@ -26,6 +25,21 @@ app.command()(remember)
 app.command()(repair)
 app.command()(apply)
 app.command()(reproduce)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        console.print(f"frpt {frpt.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """What should this layer have produced for this label?"""
 
 
 @app.command()

@@ -6,15 +6,17 @@ Called by every command that takes a model.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from frpt.errors import InputError, OptionError
-from frpt.graph.inputs import InputLike
+
+if TYPE_CHECKING:  # torch takes seconds to load: not for --help
+    from torch import Tensor, nn
+
+    from frpt.graph.inputs import InputLike
 
 _IMAGE_SIZES = (224, 64, 32, 28)
 """Tried in this order where a model begins with a convolution and says nothing of its inputs."""
@@ -40,8 +42,10 @@ def load_model(spec: str) -> nn.Module:
 
 def _made(spec: str) -> tuple[nn.Module, InputLike | None]:
     """The model and its example inputs, if the factory returns some."""
+    from torch import nn
+
     factory = _find(spec)
-    made = factory if isinstance(factory, nn.Module) else factory()
+    made = factory if isinstance(factory, nn.Module) else _called(factory, spec)
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         raise OptionError(
@@ -53,7 +57,23 @@ def _made(spec: str) -> tuple[nn.Module, InputLike | None]:
 def load_data(spec: str) -> Any:
     """The data set itself, or what a function without arguments returns."""
     factory = _find(spec)
-    return factory if hasattr(factory, "__getitem__") and not isinstance(factory, type) else factory()
+    made = isinstance(factory, type) or (callable(factory) and not hasattr(factory, "__getitem__"))
+    return _called(factory, spec) if made else factory
+
+
+def _called(factory: Any, spec: str) -> Any:
+    """What a function without arguments returns."""
+    if not callable(factory):
+        raise OptionError(f"{spec} is a {type(factory).__name__}, and no function that makes a model or a data set")
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise OptionError(
+            f"{spec} is called without arguments, but {error}; name a function that needs none"
+        ) from error
+    except ValueError:  # a function in C, which says nothing of its arguments
+        return factory()
+    return factory()
 
 
 def _find(spec: str) -> Any:
@@ -63,7 +83,7 @@ def _find(spec: str) -> Any:
     sys.path.insert(0, os.getcwd())
     try:
         factory: Any = importlib.import_module(module_name)
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError) as error:
         raise OptionError(f"cannot import {module_name!r}: {error}") from error
     finally:
         sys.path.pop(0)
@@ -75,15 +95,24 @@ def _find(spec: str) -> Any:
 
 
 def _random(shape: str) -> Tensor:
+    import torch
+
     try:
         sizes = [int(s) for s in shape.lower().replace("x", ",").split(",")]
-    except ValueError as error:
+        if min(sizes) < 1:
+            raise ValueError("sizes are positive")
+        return torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+    except (ValueError, OverflowError, TypeError) as error:
         raise OptionError(f"an input shape looks like 2,3,224,224, got {shape!r}") from error
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+    except RuntimeError as error:
+        raise OptionError(f"no input of the shape {shape!r} can be made: {error}") from error
 
 
 def _guess(model: nn.Module) -> InputLike:
     """Hints that model libraries leave on their models, then the shape the first layer takes."""
+    import torch
+    from torch import Tensor, nn
+
     for hint in ("dummy_inputs", "example_input_array", "example_inputs"):
         value = getattr(model, hint, None)
         if isinstance(value, dict | tuple | Tensor):
@@ -100,6 +129,8 @@ def _guess(model: nn.Module) -> InputLike:
 
 
 def _first_that_works(model: nn.Module, shapes: list[tuple[int, ...]]) -> Tensor:
+    import torch
+
     model.eval()
     for shape in shapes:
         x = torch.randn(shape, generator=torch.Generator().manual_seed(0))

@@ -8,10 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-import torch
 import typer
-from safetensors.torch import save
-from torch import Tensor, nn
 
 from frpt.cli.models import load_data, load_model
 from frpt.cli.shared import (
@@ -28,9 +25,11 @@ from frpt.cli.shared import (
     picker,
 )
 from frpt.errors import OptionError
-from frpt.files.atomic import make_folder, write_atomic
+from frpt.files.atomic import check_folder, make_folder, write_atomic
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from frpt.repairs.controls import Method
     from frpt.repairs.nearest_weights import Loss
 
@@ -54,6 +53,7 @@ def remember(
     from frpt.repairs import remember as make
 
     with errors():
+        check_folder(out)
         memory = make(
             _network(model, weights), load_data(data), task="regression" if regression else "classification",
             samples=samples, seed=seed, output=picker(output), workers=workers,
@@ -94,12 +94,13 @@ def repair(
     with errors():
         if loss not in (None, "logistic", "hinge"):
             raise OptionError(f"--loss must be logistic or hinge, got {loss!r}")
+        check_folder(out)
         network, dataset = _network(model, weights), load_data(data)
         names, pixels = class_names(classes), (numbers(mean), numbers(std))
         held = Memory.load(memory)
         x, y = _failing(network, dataset, most, picker(output))
         fix = fixed(
-            network, x, y, held, keep=None if keep is None else _whole(load_data(keep)), method=cast("Method", method),
+            network, x, y, held, keep=None if keep is None else load_data(keep), method=cast("Method", method),
             modules=modules.split(",") if modules not in (None, "auto") else cast("Literal['auto'] | None", modules),
             loss=cast("Loss | None", loss), margin=margin, budget=budget, seed=seed, output=picker(output),
         )  # fmt: skip
@@ -141,6 +142,8 @@ def apply(
 
 def _bytes(model: nn.Module) -> bytes:
     """Its weights as a safetensors file; shared ones, which the format refuses, as often as they are named."""
+    from safetensors.torch import save
+
     return save({name: t.detach().clone().contiguous() for name, t in model.state_dict().items()})
 
 
@@ -149,21 +152,14 @@ def _network(model: str, weights: Path | None) -> nn.Module:
     return network.eval()
 
 
-def _whole(dataset: Any) -> tuple[Any, Tensor]:
-    """All samples of a data set, as one batch."""
-    from frpt.datasets.labelled import LabelledSamples
-
-    samples = LabelledSamples(dataset)
-    _, x, y = next(iter(samples.batches([range(samples.count)], samples.count)))
-    return x, y
-
-
 def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None) -> tuple[Any, Tensor]:
     """The first samples whose label does not win; of regression targets the first samples."""
+    import torch
+
     from frpt.datasets.labelled import LabelledSamples
     from frpt.graph.inputs import Inputs, pick
 
-    samples, wrong = LabelledSamples(dataset), []
+    samples, wrong = LabelledSamples(dataset, model=model, once=True), []
     for rows, x, y in samples.batches([range(samples.count)], 256):
         inputs = Inputs.of(x)
         if y.is_floating_point():

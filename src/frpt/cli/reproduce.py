@@ -54,7 +54,7 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
 ) -> None:
     """Run a table or figure of the paper, or what is missing of it, and set the result beside the paper's numbers."""
-    with errors():
+    with errors(resumes=True):
         lab = laboratory()
         if list_:
             table = Table("name", "what", "in the paper", "--scale small", box=None, pad_edge=False)

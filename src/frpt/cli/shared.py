@@ -9,17 +9,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import nn
 
+from frpt.cli.entry import stop
 from frpt.cli.models import load
 from frpt.errors import FrptError, OptionError
-from frpt.reverser import Reverser
+
+if TYPE_CHECKING:  # torch takes seconds to load: not for --help
+    from torch import nn
+
+    from frpt.reverser import Reverser
 
 console = Console(soft_wrap=True)
 
@@ -38,13 +40,19 @@ Workers = Annotated[int, typer.Option(min=0, help="Processes that load samples."
 
 
 @contextmanager
-def errors() -> Iterator[None]:
-    """Our own errors as one red line and exit code 2."""
+def errors(resumes: bool = False) -> Iterator[None]:
+    """Our own errors, and files that the system refuses, as one red line and exit code 2.
+
+    resumes: the same command, called again after it was stopped, goes on where it was.
+    """
+    stop.resumes = resumes
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning)
             yield
-    except FrptError as error:
+    except (FrptError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise  # whoever read the output has gone: nothing is wrong
         Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {type(error).__name__}: ", end="")
         Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(str(error))
         raise typer.Exit(2) from error
@@ -62,6 +70,9 @@ def patterns(blocks: str | None) -> str | list[str] | None:
 
 def loaded(model: nn.Module, weights: Path) -> nn.Module:
     """The model with the weights of a safetensors file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         model.load_state_dict(load_file(weights))
     except (OSError, SafetensorError, RuntimeError) as error:
@@ -81,6 +92,8 @@ def reverser(
     margin: float | None = None,
 ) -> Reverser:
     """The Reverser that the arguments of a command describe. shapes: of example inputs, where the model has none."""
+    from frpt.reverser import Reverser
+
     module, inputs = load(model, shapes or [])
     return Reverser(
         module, inputs, output=picker(output), preset=preset, blocks=patterns(blocks), embed=embed, margin=margin

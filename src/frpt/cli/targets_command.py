@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -23,7 +23,9 @@ from frpt.cli.shared import (
     reverser,
 )
 from frpt.errors import OptionError
-from frpt.targets import TargetStore, rewrite_damaged, write_targets
+
+if TYPE_CHECKING:  # torch takes seconds to load: not for --help
+    from frpt.targets import TargetStore
 
 app = typer.Typer(help="Targets on disk: write, verify, info.", no_args_is_help=True)
 
@@ -54,7 +56,9 @@ def write(
     world: Annotated[int, typer.Option(envvar="WORLD_SIZE", help="How many writers there are.")] = 1,
 ) -> None:
     """Reconstruct the targets of a data set; run again after an interruption, it goes on where it was stopped."""
-    with errors():
+    from frpt.targets import write_targets
+
+    with errors(resumes=True):
         rev = reverser(model, input, output, preset, blocks, embed, margin)
         options: dict[str, Any] = {"mode": mode, "dtype": dtype, "batch_size": batch_size, "shard_size": shard_size}
         written = write_targets(rev, load_data(data), at, store, **options, workers=workers, rank=rank, world=world)
@@ -81,7 +85,9 @@ def verify(
     workers: Workers = 0,
 ) -> None:
     """Read every byte and name the shards that are not what was written (exit code 1); --rewrite writes them again."""
-    with errors():
+    from frpt.targets import TargetStore, rewrite_damaged
+
+    with errors(resumes=rewrite is not None):
         opened = TargetStore(store)
         if rewrite is not None:
             if data is None:
@@ -100,6 +106,8 @@ def verify(
 @app.command()
 def info(store: StorePath) -> None:
     """Show what a store holds: layers, samples, size, how it was made."""
+    from frpt.targets import TargetStore
+
     with errors():
         _describe(TargetStore(store))
 

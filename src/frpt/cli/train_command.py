@@ -6,6 +6,7 @@ A thin skin over ``frpt.post_train`` and ``frpt.compare``; ``cli/main.py`` makes
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 
 from frpt.cli.models import load_data, load_model
 from frpt.cli.shared import ModelSpec, Output, console, errors, loaded, picker
+from frpt.files.atomic import make_folder
 
 Folder = Path | None
 
@@ -49,24 +51,28 @@ def train(
     workers: Annotated[int, typer.Option(min=0, help="Processes that load samples.")] = 0,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     devices: Annotated[int | None, typer.Option(help="Devices; under torchrun one for each of its processes.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds that processes wait for each other; half an hour.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed ...; the model's own.")] = None,
 ) -> None:
-    """Post-train the part of a model before a layer; run again after an interruption with --partial, it goes on."""
+    """Post-train the part of a model before a layer; run again after an interruption, it goes on where it was."""
     from frpt.train import Training, compare, post_train  # lightning_fabric loads with this command only
 
-    with errors():
+    with errors(resumes=True):
         trained, tests = _data(data, val)
         source = load_model(model) if weights is None else loaded(load_model(model), weights)
         training = Training(
             epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, metric=metric, every=every,
-            workers=workers, accelerator=accelerator, devices=devices, precision=precision,
+            workers=workers, accelerator=accelerator, devices=devices, precision=precision, timeout=timeout,
         )  # fmt: skip
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
+        half_done = partial or out / "partial"
         logs, first = log_dir or out, os.environ.get("RANK", "0") == "0"
         if compare_arms:
             comparison = compare(
                 source, trained, at, c_rec=c_rec, seeds=range(seed, seed + seeds), val=tests, targets=targets,
-                training=training, store=store, log_dir=logs, partial=partial, preset=preset, output=picker(output),
+                training=training, store=store, log_dir=logs, partial=half_done, preset=preset, output=picker(output),
             )  # fmt: skip
             text = str(comparison)
             if first:
@@ -75,19 +81,23 @@ def train(
         else:
             result = post_train(
                 source, trained, at, targets=targets, c_rec=c_rec, seed=seed, val=tests, training=training, store=store,
-                log_dir=logs, partial=partial, preset=preset, output=picker(output),
+                log_dir=logs, partial=half_done, preset=preset, output=picker(output),
             )  # fmt: skip
             if first:
                 result.save(out)
             text = str(result)
         if first:
+            if partial is None:
+                shutil.rmtree(half_done, ignore_errors=True)
             console.print(text, markup=False, highlight=False)
             console.print(f"written to {out}", markup=False, highlight=False)
 
 
 def _data(data: str, val: str | None) -> tuple[Any, Any]:
     """(training set, validation set): the factory returns one or both."""
+    from torch import Tensor
+
     made = load_data(data)
-    if isinstance(made, tuple) and len(made) == 2 and all(hasattr(d, "__getitem__") for d in made):
+    if isinstance(made, tuple) and len(made) == 2 and not isinstance(made[0], Tensor):
         return made if val is None else (made[0], load_data(val))
     return made, None if val is None else load_data(val)

@@ -1,21 +1,22 @@
-"""A map-style data set of labelled samples: read in batches and in order, checked to be the same at every look.
+"""Labelled samples: read in batches and in order, checked to be the same at every look.
 
 Called by target stores, references, diagnoses and half-done training runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
+from frpt.datasets.pairs import CollateFn, Pairs, fetch, pair, pairs_of, shapes_of, unequal_batches, whole_batches
 from frpt.datasets.seeds import seed_all
-from frpt.errors import DataError, InputError
+from frpt.errors import DataError
 from frpt.files.digest import label_bytes, sha256_of_item, sha256_of_json, sha256_of_labels
 
 _LOOKS = 16
@@ -27,11 +28,38 @@ _BATCH_BYTES = 64 * 2**20
 
 
 class LabelledSamples:
-    """A map-style data set of pairs (inputs, label). workers: processes that load; device: where inputs go."""
+    """Pairs (inputs, label) of a data set, a loader or, where ``once`` allows it, a stream.
 
-    def __init__(self, dataset: Any, workers: int = 0, device: torch.device | None = None) -> None:
-        self.dataset, self.workers, self.device = dataset, workers, device
-        self.count = map_style_length(dataset)
+    Args:
+        dataset: what ``pairs_of`` takes.
+        workers: processes that load; a loader's own by default.
+        device: where inputs go.
+        collate_fn: makes batches of items.
+        model: that the inputs are for.
+        labelled: whether labels are needed.
+        once: a stream may be read once and held.
+        most: samples of a stream that are read at most.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        workers: int = 0,
+        device: torch.device | None = None,
+        *,
+        collate_fn: CollateFn | None = None,
+        model: nn.Module | None = None,
+        labelled: bool = True,
+        once: bool = False,
+        most: int | None = None,
+    ) -> None:
+        self.dataset = pairs_of(
+            dataset, collate_fn=collate_fn, model=model, labelled=labelled, once=once, most=most
+        )  # fmt: skip
+        self.workers = workers or (dataset.num_workers if isinstance(dataset, DataLoader) else 0)
+        self.device = device
+        self.count = len(self.dataset)
+        self._shapes: list[tuple[int, ...]] | None = None
 
     def item(self, index: int) -> tuple[Any, Any]:
         """One sample: (inputs, label)."""
@@ -57,26 +85,50 @@ class LabelledSamples:
     def batches(self, groups: Sequence[Sequence[int]], batch_size: int) -> Iterator[tuple[Sequence[int], Any, Tensor]]:
         """(samples, inputs, labels) of each group in order, in batches that stay within a group."""
         parts = [g[i : i + batch_size] for g in groups for i in range(0, len(g), batch_size)]
-        if self.workers == 0 and (together := whole_batches(self.dataset)) is not None:
-            for part in parts:
-                x, y = pair(together(list(part)), part[0])
-                yield part, self._placed(x), torch.as_tensor(y)
-            return
-        loader: DataLoader[Any] = DataLoader(
-            self.dataset,
-            batch_sampler=[list(p) for p in parts],
+        for part, (x, y) in zip(parts, self._read(parts), strict=True):
+            shapes = shapes_of(x, len(part))
+            self._shapes = shapes if self._shapes is None else self._shapes
+            if shapes != self._shapes:
+                raise unequal_batches(self._shapes, shapes, part[0])
+            yield part, self._placed(x), y
+
+    def _read(self, parts: Sequence[Sequence[int]]) -> Iterable[tuple[Any, Tensor]]:
+        if self.workers == 0:
+            return (fetch(self.dataset, part) for part in parts)
+        return DataLoader(
+            _Parts(self.dataset, parts),
+            batch_size=None,
             num_workers=self.workers,
             generator=torch.Generator(),  # else the loader draws its seed from the user's random numbers
         )
-        for part, batch in zip(parts, loader, strict=True):
-            x, y = pair(batch, part[0])
-            yield part, self._placed(x), torch.as_tensor(y)
 
     def _placed(self, x: Any) -> Any:
         def place(leaf: Any) -> Any:
             return leaf.to(self.device) if isinstance(leaf, Tensor) else leaf
 
         return x if self.device is None else pytree.tree_map(place, x)
+
+
+def whole_set(given: Any, model: nn.Module) -> tuple[Any, Any]:
+    """(inputs, labels) of all samples of a data set, a loader or a stream, as one batch; such a pair itself."""
+    if isinstance(given, tuple) and len(given) == 2:
+        return given[0], given[1]
+    samples = LabelledSamples(given, model=model, once=True)
+    _, x, y = next(iter(samples.batches([range(samples.count)], samples.count)))
+    return x, y
+
+
+class _Parts(Dataset[tuple[Any, Tensor]]):
+    """Batch k of a data set, for processes that load."""
+
+    def __init__(self, dataset: Any, parts: Sequence[Sequence[int]]) -> None:
+        self.dataset, self.parts = dataset, parts
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, number: int) -> tuple[Any, Tensor]:
+        return fetch(self.dataset, self.parts[number])
 
 
 def digest_of_data(dataset: Any) -> str:
@@ -86,14 +138,15 @@ def digest_of_data(dataset: Any) -> str:
     A sample is drawn twice from the same random stream; if it differs all the same (augmentation with a generator
     of its own), only its label counts.
     """
-    count = map_style_length(dataset)
+    count = len(dataset)
     together = whole_batches(dataset)
     found = [str(count)]
     if together is not None:
         for start in range(0, count, _DIGESTED):
             found.append(_digest_twice(together, list(range(start, min(start + _DIGESTED, count)))))
     else:
-        found += [_digest_twice(lambda rows: dataset[rows[0]], [index]) for index in spread(count, _DIGESTED)]
+        pairs = dataset if isinstance(dataset, Pairs) else Pairs(dataset)
+        found += [_digest_twice(lambda rows: pairs[rows[0]], [index]) for index in spread(count, _DIGESTED)]
     return sha256_of_json(found)
 
 
@@ -105,44 +158,6 @@ def _digest_twice(look: Callable[[list[int]], Any], rows: list[int]) -> str:
         looks.append((sha256_of_item(inputs), sha256_of_item(labels)))
     (x, y), (again, label) = looks
     return f"{x if x == again else None} {y if y == label else None}"
-
-
-def whole_batches(dataset: Any) -> Callable[[list[int]], Any] | None:
-    """rows -> (inputs, labels), collated, where a data set gives many samples in one call; None where it does not."""
-    if callable(own := getattr(dataset, "__getbatch__", None)):
-        batch_of: Callable[[list[int]], Any] = own
-        return batch_of
-    if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
-        return lambda rows: tuple(tensor[torch.tensor(rows)] for tensor in dataset.tensors)
-    return None
-
-
-def map_style_length(dataset: Any) -> int:
-    """The number of samples; a data set without order or without samples is refused."""
-    if (
-        isinstance(dataset, IterableDataset)
-        or not hasattr(dataset, "__getitem__")
-        or not hasattr(dataset, "__len__")
-        or isinstance(dataset, Mapping)
-    ):
-        raise InputError(
-            f"targets on disk need a map-style data set, with __len__ and __getitem__; {type(dataset).__name__} is not "
-            "one. Read it into a list, or post-train with online targets."
-        )
-    if len(dataset) == 0:
-        raise InputError("the data set is empty; pass at least one sample")
-    return len(dataset)
-
-
-def pair(item: Any, index: int) -> tuple[Any, Any]:
-    """(inputs, label) of an item of a data set; anything else is refused."""
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        shape = f"{len(item)} things" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
-        raise InputError(
-            f"sample {index} of the data set is {shape}, not a pair (inputs, label); "
-            "inputs may be a tensor, a tuple or a dict of tensors"
-        )
-    return item[0], item[1]
 
 
 def spread(count: int, most: int) -> list[int]:

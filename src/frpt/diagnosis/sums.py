@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
@@ -27,7 +26,8 @@ from frpt.diagnosis.layer_axes import LayerAxes
 from frpt.embed import class_dim
 from frpt.errors import OptionError
 from frpt.files.atomic import write_atomic
-from frpt.files.digest import sha256_of_json
+from frpt.files.digest import sha256_of_bytes, sha256_of_json
+from frpt.files.untrusted import parse_json, parse_tensors, read_regular
 from frpt.reverse.reconstruction import Reconstruction
 from frpt.reverser import Reverser
 
@@ -36,7 +36,7 @@ _PAIRS = 4096
 # turn up first are kept, so that memory stays bounded (4096 pairs × 512 channels × 8 bytes = 16 MiB a layer).
 _EVERY = 30.0
 # Seconds between two savings: chosen so that little is lost and little is written; it changes no result.
-_SETTINGS = "settings"
+_SETTINGS, _CHECKSUM = "settings", "checksum"
 
 
 def scored(rev: Reverser, out: Tensor, y: Tensor) -> tuple[str, Tensor]:
@@ -201,6 +201,12 @@ def _in_reference(rec: Reconstruction) -> Tensor:
     return torch.full_like(rec.deviation, torch.nan).float() if inside is None else inside.float()
 
 
+def _checksum(arrays: Mapping[str, Array], settings: str) -> str:
+    """Of the arrays, by name, and of what they belong to."""
+    kinds = [settings, [(name, str(a.dtype), a.shape) for name, a in sorted(arrays.items())]]
+    return sha256_of_bytes(sha256_of_json(kinds).encode(), *(arrays[name].tobytes() for name in sorted(arrays)))
+
+
 class PartialDiagnosis:
     """A file that holds named arrays, and what they belong to; it is refused for another model, layers or data set."""
 
@@ -214,12 +220,17 @@ class PartialDiagnosis:
         if self.path is None or not self.path.exists():
             return {}
         try:
-            with safe_open(self.path, framework="np") as file:
-                metadata = file.metadata() or {}
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise OptionError(f"{str(self.path)!r} is no saved diagnosis: {error}. Name another file.") from error
-        if metadata.get(_SETTINGS) != self.settings:
+            data = read_regular(self.path)
+            arrays = {name: t.numpy() for name, t in parse_tensors(data).items()}
+            metadata = dict(parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"])
+            if metadata.get(_CHECKSUM) != _checksum(arrays, metadata.get(_SETTINGS, "")):
+                raise ValueError("it differs from its checksum")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise OptionError(
+                f"{str(self.path)!r} is no saved diagnosis of this version, or it is damaged: {error}. Remove it to "
+                "start again, or name another file."
+            ) from error
+        if metadata[_SETTINGS] != self.settings:
             raise OptionError(
                 f"{str(self.path)!r} was saved by a diagnosis of another model, with other weights, layers, options or "
                 "another data set; name another file, or remove it to start again"
@@ -236,7 +247,7 @@ class PartialDiagnosis:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         held = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
-        write_atomic(self.path, save(held, {_SETTINGS: self.settings}))
+        write_atomic(self.path, save(held, {_SETTINGS: self.settings, _CHECKSUM: _checksum(held, self.settings)}))
         self._last = time.monotonic()
 
     def done(self) -> None:

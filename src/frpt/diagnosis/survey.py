@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from torch import nn
 
 from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
+from frpt.datasets.pairs import CollateFn
 from frpt.diagnosis.diagnosis import Diagnosis
 from frpt.diagnosis.examination import Examination
 from frpt.diagnosis.sample_views import Names, Words, namer
@@ -56,13 +57,16 @@ def diagnose(
     seed: int = 0,
     partial: str | Path | None = None,
     progress: bool = True,
+    collate_fn: CollateFn | None = None,
     **options: Unpack[UnmeasuredOptions],
 ) -> Diagnosis:
     """Where a network goes wrong: how far its layers are from what the rest needs, on which samples, and why.
 
     Args:
         model: the trained network, or a Reverser on it; it is not changed.
-        dataset: map-style, pairs (inputs, label).
+        dataset: pairs (inputs, label) or dicts with a label: a map-style data set, a ``DataLoader`` of one, whose
+            collate_fn is taken over, or a stream (an iterable data set, an iterator), which is read once and held in
+            memory.
         at: layers; by default the outermost modules. The output is always among them.
         class_names: one for each class; their numbers by default.
         reference: how features vary. By default the Reverser's, or one fitted to 512 of these samples, and targets are
@@ -70,7 +74,7 @@ def diagnose(
         loss: that refitting a layer shall take back: "cross_entropy", "bce" (binary, an answer for each output) or
             "mse". By default what fits the labels and the softmax or sigmoid that the output ends in, if any; the first
             two are of the values before that. The diagnosis says which.
-        samples: look at so many, evenly spaced, instead of all.
+        samples: look at so many, evenly spaced, instead of all; of a stream the first.
         gallery: samples shown with response maps, those that move most.
         pairs: confused pairs of classes to look into, the most frequent.
         mean: of the inputs' normalisation, to show them as pictures.
@@ -90,6 +94,7 @@ def diagnose(
         partial: a file for half-done work. An interrupted diagnosis leaves it behind, the same call goes on from it,
             and it is removed at the end.
         progress: show a bar.
+        collate_fn: makes a batch (inputs, labels), or a dict, of a list of items.
         **options: those of ``Reverser`` (preset, embed, margin, output, class_dim, blocks), where the network is given.
 
     Returns:
@@ -110,7 +115,8 @@ def diagnose(
     if loss is not None and loss not in LOSSES:
         raise OptionError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
     network = network_of(model, options)
-    source = LabelledSamples(dataset, workers, next((p.device for p in network.parameters()), None))
+    device = next((p.device for p in network.parameters()), None)
+    source = LabelledSamples(dataset, workers, device, collate_fn=collate_fn, model=network, once=True, most=samples)
     looked = range(source.count) if samples is None else spread(source.count, samples)
     example = next(iter(source.batches([looked[:_EXAMPLE]], _EXAMPLE)))[1]
     rev = make_reverser(model, example, options)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from frpt.common.text import html_table, table
 from frpt.datasets.labelled import LabelledSamples
+from frpt.datasets.pairs import CollateFn
 from frpt.diagnosis.findings import Array
 from frpt.diagnosis.sums import scored
 from frpt.errors import CheckpointError, OptionError, UnknownLayerError
@@ -186,6 +187,7 @@ def along_training(
     batch_size: int = 64,
     workers: int = 0,
     progress: bool = True,
+    collate_fn: CollateFn | None = None,
     **options: Unpack[UnmeasuredOptions],
 ) -> Trajectory:
     """Score and relative deviation ‖a* − â‖/‖â‖ at layers, of several checkpoints of one model.
@@ -195,11 +197,12 @@ def along_training(
             checkpoint's weights). Checkpoints are loaded into a copy, it stays as it is.
         checkpoints: state dicts, modules or files (.safetensors, or state dicts in .pt and .pth; a directory holds
             ``model.safetensors``), in a list or by name.
-        dataset: map-style, pairs (inputs, label).
+        dataset: pairs (inputs, label) or dicts with a label, as ``diagnose`` takes them.
         at: a layer or several.
         batch_size: samples reconstructed together.
         workers: processes that load samples.
         progress: show a bar.
+        collate_fn: makes a batch (inputs, labels), or a dict, of a list of items.
         **options: those of ``Reverser``, where the network was given.
 
     Returns:
@@ -226,7 +229,8 @@ def along_training(
     for name, checkpoint in given.items():  # all of them before any work
         _weights(name, checkpoint, copy)
     first = next((p for p in copy.parameters()), None)
-    source = LabelledSamples(dataset, workers, None if first is None else first.device)
+    device = None if first is None else first.device
+    source = LabelledSamples(dataset, workers, device, collate_fn=collate_fn, model=copy, once=True)
     example = next(iter(source.batches([range(min(batch_size, source.count))], batch_size)))[1]
     measured = []
     with Progress("", len(given) * source.count, shown=progress) as bar:

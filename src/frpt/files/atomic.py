@@ -64,6 +64,16 @@ def make_folder(path: str | Path) -> Path:
     return folder
 
 
+def check_folder(path: str | Path) -> None:
+    """Refuse a directory that could not be made or written to, before any work for it; nothing is made."""
+    folder = Path(path).absolute()
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir():
+        raise refused(folder, NotADirectoryError(errno.ENOTDIR, f"{there} is no directory"))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise refused(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
 def create_atomic(file: Path, data: bytes, rank: int = 0) -> bool:
     """Like ``write_atomic``, but the first writer wins; False if the file was there already."""
     part = file.with_name(f"{file.name}.{rank}.tmp")

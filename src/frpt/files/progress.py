@@ -1,10 +1,12 @@
 """The one progress bar: what is done and of how much, how fast, a few words, the time left, a unit that takes long.
 
-Called by every long work: writing and verifying targets, references, diagnoses, training, the demo.
+Called by every long work: writing and verifying targets, references, diagnoses, training, the demo. Where there is no
+terminal it writes a line now and then instead. Work that will take long says at its beginning how long.
 """
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 
 from rich import progress as bars
@@ -18,8 +20,16 @@ _PERIOD = 3600.0
 """Seconds the rate averages over, at most (rich keeps 1000 steps); its default of 30 shows none for slow steps."""
 
 
+_LONG = 60.0
+"""Seconds from which on the time that work will take is told at its beginning (chosen)."""
+_FIRST = 1.0
+"""Seconds of work after which that is known well enough: the first samples take longer than others (chosen)."""
+_LINES = (10.0, 300.0, 0.05)
+"""Without a terminal: seconds between two lines at least; at most; share of the work between them (chosen)."""
+
+
 class Progress:
-    """A bar on the standard error stream, for the time of a ``with`` block.
+    """A bar on the standard error stream, or lines where that is no terminal, for the time of a ``with`` block.
 
     Args:
         description: What is being done, in a word or two.
@@ -50,18 +60,25 @@ class Progress:
             bars.TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True, min_width=7)),
             _SlowUnit(),
         )
+        out = console or Console(stderr=True)
+        live = out.is_terminal or out.is_jupyter
         self._bar = bars.Progress(
             *columns,
-            console=console or Console(stderr=True),
-            disable=not shown,
+            console=out,
+            disable=not shown or not live,
             transient=transient,
             speed_estimate_period=_PERIOD,
         )
         self._task = self._bar.add_task(description, total=total, completed=done, text="")
         self._unit, self._words = unit, ""
+        self._shown, self._lines, self._transient = shown, shown and not live, transient
+        self._told = False
+        self._begun = self._last = time.monotonic()
+        self._before = self._line_at = float(done)
 
     def __enter__(self) -> Progress:
         self._bar.start()
+        self._begun = self._last = time.monotonic()
         return self
 
     def __exit__(
@@ -71,6 +88,10 @@ class Progress:
         self._bar.stop()
         if refreshing is not None:
             refreshing.join()
+        task = self._bar.tasks[0]
+        if self._lines and kind is None and not self._transient and task.completed > self._before:
+            taken = time.monotonic() - self._begun
+            self._say(f"{task.description}: {task.completed:,.0f} {self._unit} in {duration(taken)}")
 
     @property
     def rate(self) -> str:
@@ -87,6 +108,33 @@ class Progress:
         self._words = self._words if words is None else words
         self._bar.advance(self._task, count)
         self._bar.update(self._task, text=", ".join(part for part in (self.rate, self._words) if part))
+        if self._shown:
+            self._tell()
+
+    def _tell(self) -> None:
+        """How long it will take, once; and without a terminal, now and then, how far it is."""
+        task, now = self._bar.tasks[0], time.monotonic()
+        taken, total = now - self._begun, task.total or 0
+        if taken < _FIRST or task.completed <= self._before or task.completed >= total:
+            return
+        left = (total - task.completed) * taken / (task.completed - self._before)
+        if not self._told:
+            self._told = True
+            if taken + left >= _LONG:
+                rest = total - self._before
+                self._say(f"{task.description}: about {duration(taken + left)} for {rest:,.0f} {self._unit}")
+                self._last, self._line_at = now, task.completed
+                return
+        least, most, share = _LINES
+        waited, more = now - self._last, task.completed - self._line_at
+        if self._lines and (waited >= most or (waited >= least and more >= share * total)):
+            done = f"{task.completed:,.0f}/{total:,.0f} ({100 * task.completed / total:.0f} %)"
+            parts = (done, task.fields["text"], f"{duration(left)} left", at_work())
+            self._say(f"{task.description}: {', '.join(part for part in parts if part)}")
+            self._last, self._line_at = now, task.completed
+
+    def _say(self, line: str) -> None:
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def describe(self, description: str) -> None:
         """What is being done from now on."""
@@ -95,6 +143,16 @@ class Progress:
     def jump_to(self, done: int) -> None:
         """So many units are done, e.g. after a state was restored; the rate does not count them."""
         self._bar.reset(self._task, completed=done)
+        self._begun = self._last = time.monotonic()
+        self._before = self._line_at = done
+
+
+def duration(seconds: float) -> str:
+    """A time in words: 40 s, 12 min, 3 h 20 min."""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class _SlowUnit(bars.ProgressColumn):

@@ -25,7 +25,7 @@ from frpt.errors import OptionError
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
 from frpt.repairs.curvature import Curvature
-from frpt.repairs.nearest_weights import NearestWeights, Problem, Weights, lead
+from frpt.repairs.nearest_weights import NearestWeights, Problem, Right, Weights, lead
 from frpt.repairs.weight_maps import WeightMap
 
 Method = Literal["nearest", "replay", "ewc", "finetune"]
@@ -75,8 +75,10 @@ class Control(Problem):
         method: Method,
         old: Inputs | None,
         seed: int,
+        given: int | None = None,
+        right: Right | None = None,
     ) -> None:
-        super().__init__(captured, maps, metric, inputs, labels, options)
+        super().__init__(captured, maps, metric, inputs, labels, options, given, right)
         self.descent, self.method, self.old, self.seed = descent, method, old, seed
         self.diagonal = {name: diagonal(c) for name, c in self.plain.items()} if method == "ewc" else {}
         self.taught: Tensor | None = None

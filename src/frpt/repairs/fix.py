@@ -154,12 +154,14 @@ class Fix:
     def memory(self) -> Memory:
         """The memory of the repaired network, for the next repair: old inputs, and the samples that are right now.
 
-        The latter as they are: the next repair keeps them right as it makes its own right.
+        The latter as they are: the next repair keeps them right as it makes its own right. Of output targets, what the
+        repaired network gives for them.
         """
         old, right = self.memory_before, self.fixed.nonzero().squeeze(1)
         if len(right) == 0:
             return Memory(old.curvatures, weights_of(self.model), old.samples, old.task, old.scale, old.repaired)
-        done = Repaired(self.inputs.taken(right), self.labels[right])
+        labels = self.outputs()[1].to(self.labels) if self.labels.is_floating_point() else self.labels
+        done = Repaired(self.inputs.taken(right), labels[right])
         if old.repaired is not None:
             done = Repaired(old.repaired.inputs.joined(done.inputs), torch.cat([old.repaired.labels, done.labels]))
         more = remember(

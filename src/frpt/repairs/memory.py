@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from frpt.common.batch_axis import BatchAxis
 from frpt.datasets.labelled import LabelledSamples
+from frpt.datasets.pairs import CollateFn
 from frpt.errors import InputError, MemoryMismatchError, NonFiniteError, OptionError
 from frpt.files.atomic import make_folder, write_atomic
 from frpt.files.digest import other_weights, sha256_of_bytes, sha256_of_json, weights_of
@@ -219,6 +220,7 @@ def remember(
     workers: int = 0,
     progress: bool = True,
     output: Picker = None,
+    collate_fn: CollateFn | None = None,
 ) -> Memory:
     """Remember what a network does on its old inputs, so that a repair can leave that alone.
 
@@ -226,14 +228,16 @@ def remember(
 
     Args:
         model: the trained network, or a ``Reverser`` of it; it is not changed.
-        inputs: a tensor, a tuple or a dict of tensors, batch first; or a map-style data set of pairs (inputs, label),
-            whose labels are not looked at.
+        inputs: a tensor, a tuple or a dict of tensors, batch first; or a data set: map-style, a ``DataLoader``, or a
+            stream, of which the first ``samples`` are read. Its items are inputs, pairs (inputs, label) or dicts;
+            labels are not looked at.
         task: "classification" (scores of classes on axis 1) or "regression".
         samples: at most so many inputs, chosen at random.
         seed: of that choice, and of the labels that are drawn from the network.
         workers: processes that load data.
         progress: show a bar.
         output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
+        collate_fn: makes a batch of a list of the data set's items.
 
     Returns:
         The memory, to be passed to ``frpt.repair``; ``save`` it beside the checkpoint.
@@ -250,7 +254,8 @@ def remember(
     """
     if task not in ("classification", "regression"):
         raise OptionError(f"task must be classification or regression, got {task!r}")
-    batches = OldInputs(inputs, samples, seed, workers)
+    network = model.model if isinstance(model, Reverser) else model
+    batches = OldInputs(inputs, samples, seed, workers, collate_fn, network)
     rev = make_reverser(model, next(iter(batches)).first(_EXAMPLE).given, {"output": output})
     captured = captured_graph(rev)
     maps, _ = weight_maps(captured)
@@ -280,13 +285,23 @@ def captured_graph(rev: Reverser) -> Captured:
 class OldInputs:
     """Some inputs in batches, always the same ones in the same order."""
 
-    def __init__(self, inputs: Any, samples: int, seed: int, workers: int) -> None:
+    def __init__(
+        self,
+        inputs: Any,
+        samples: int,
+        seed: int,
+        workers: int,
+        collate_fn: CollateFn | None = None,
+        model: nn.Module | None = None,
+    ) -> None:
         self._source: LabelledSamples | None = None
         if isinstance(inputs, Tensor | tuple | dict):
             self._whole = Inputs.of(inputs)
             total = self._whole.batch
         else:
-            self._source = LabelledSamples(inputs, workers)
+            self._source = LabelledSamples(
+                inputs, workers, collate_fn=collate_fn, model=model, labelled=False, once=True, most=samples
+            )  # fmt: skip
             total = self._source.count
         if total == 0 or samples < 1:
             raise InputError(f"remember needs inputs, got {min(total, samples)}")

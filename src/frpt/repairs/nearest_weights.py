@@ -17,7 +17,7 @@ Called by ``frpt.repairs.repair``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -27,12 +27,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Node
 
+from frpt.errors import OptionError
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
 from frpt.repairs.curvature import Curvature, rotated
 from frpt.repairs.weight_maps import Again, Gradients, Part, Pass, WeightMap, working
 
 Loss = Literal["logistic", "hinge"]
+Right = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, labels) of the given samples, in their order -> which of them are right: (n,) bool."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,11 @@ class NearestWeights:
     """Share of the objective that a step has to win for another one to be made."""
     least_curvature: float = 0.1
     """ℓ″ of the logistic loss is taken to be at least this: a sample that is far off keeps its say."""
-    enough: float = 0.05
-    """Share of an output target's norm that may be missing for a sample to count as fixed."""
+    closed: float = 0.9
+    """Share of what an output lacks of its target that has to be gone for a given sample to count as fixed."""
+    kept: float = 0.05
+    """Share of an output target's norm that may be missing for an old sample, or one of an earlier repair, to count as
+    right."""
     together: int = 32
     """Samples in a pass."""
     budget: int = 2**28
@@ -107,7 +113,8 @@ class _Linear:
 class Problem:
     """Some samples of a network, and the weights that may move for them.
 
-    labels: (N,) class ids, or an output target (N, ...) in floating point.
+    labels: (N,) class ids, or an output target (N, ...) in floating point. given: how many of the samples, the first,
+    are to be fixed; the others are old ones, or those of earlier repairs. right: which of the given are right.
     """
 
     def __init__(
@@ -118,12 +125,15 @@ class Problem:
         inputs: Inputs,
         labels: Tensor,
         options: NearestWeights,
+        given: int | None = None,
+        right: Right | None = None,
     ) -> None:
         self.captured, self.maps, self.inputs, self.labels, self.options = captured, list(maps), inputs, labels, options
         self.present = {node: captured.weight(node) for m in maps for node in m.nodes}
         self.start = {m.name: working(m.matrix(self.present)) for m in maps}
         self.plain = {m.name: metric[m.name].to(self.start[m.name]) for m in maps}
         self.count = inputs.batch
+        self.given, self.right = self.count if given is None else given, right
         self._levels = dict.fromkeys(self.start, 1.0)
 
     @cached_property
@@ -189,14 +199,41 @@ class Problem:
         return lead(outputs, self.labels)
 
     def met(self, outputs: Tensor) -> Tensor:
-        """(N,) bool: the label wins, strictly; of an output target, its residual is at most ``enough``."""
-        if self.labels.is_floating_point():
-            size = torch.linalg.vector_norm(self.labels.flatten(1).double(), dim=1).clamp_min(1e-12)
-            left = torch.linalg.vector_norm(_residual(outputs, self.labels).double(), dim=1)
-            small: Tensor = left <= self.options.enough * size
-            return small
+        """(N,) bool: the label wins, strictly; an output target is met; of the given samples, what ``right`` says."""
+        met = self._targets_met(outputs) if self.labels.is_floating_point() else self._labels_win(outputs)
+        if self.right is not None:
+            met[: self.given] = self._judged(self.right, outputs[: self.given].detach())
+        return met
+
+    def _labels_win(self, outputs: Tensor) -> Tensor:
         others = outputs.scatter(1, self.labels[:, None], -torch.inf).amax(1)
         return outputs.gather(1, self.labels[:, None]).squeeze(1) > others
+
+    def _targets_met(self, outputs: Tensor) -> Tensor:
+        """Given samples: most of what was missing is gone. Others: little is missing."""
+        size = torch.linalg.vector_norm(self.labels.flatten(1).double(), dim=1).clamp_min(1e-12)
+        left = torch.linalg.vector_norm(_residual(outputs, self.labels).double(), dim=1)
+        allowed = self.options.kept * size
+        asked = (1 - self.options.closed) * self._missing_at_first[: self.given]
+        rounding = 4 * torch.finfo(outputs.dtype).eps * size[: self.given]
+        allowed[: self.given] = asked.maximum(rounding)
+        small: Tensor = left <= allowed
+        return small
+
+    @cached_property
+    def _missing_at_first(self) -> Tensor:
+        """‖target − output‖ of the present weights: (N,)."""
+        missing: Tensor = torch.linalg.vector_norm(_residual(self.outputs(self.nothing), self.labels).double(), dim=1)
+        return missing
+
+    def _judged(self, right: Right, outputs: Tensor) -> Tensor:
+        said = torch.as_tensor(right(outputs, self.labels[: self.given]))
+        if said.dtype != torch.bool or said.shape != (self.given,):
+            raise OptionError(
+                f"right= has to say True or False for each of the {self.given} samples, as a tensor of shape "
+                f"({self.given},); it gave {said.dtype} of shape {tuple(said.shape)}"
+            )
+        return said.to(outputs.device)
 
     def moved(self, change: Mapping[str, Tensor]) -> dict[str, float]:
         """Weight name → ‖W − W₀‖/‖W₀‖, with the bias as a column."""
@@ -233,7 +270,7 @@ class Problem:
                     break
             if bool(met.all()) or best > (1 - self.options.gain) * before:
                 break
-        if not self.labels.is_floating_point():
+        if self.right is not None or not self.labels.is_floating_point():
             change, met = self._shortened(change, met)
         return Weights(change, met, made)
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from frpt.datasets.labelled import whole_set
 from frpt.embed import as_labels
 from frpt.errors import InputError, LabelError, OptionError
 from frpt.graph.capture import Captured, eval_mode
@@ -25,7 +26,7 @@ from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.repairs.controls import DESCENTS, Control, Method
 from frpt.repairs.fix import Fix, Kept, Tried, run
 from frpt.repairs.memory import Memory, Task, captured_graph, remember
-from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Weights
+from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Right, Weights
 from frpt.repairs.notes import far_moves, notes_on, on_replay
 from frpt.repairs.patch import Patch
 from frpt.repairs.ranking import most_faulty
@@ -69,7 +70,7 @@ def repair(
     y: Any,
     memory: Memory | str | Path | None = None,
     *,
-    keep: tuple[Any, Any] | None = None,
+    keep: Any = None,
     method: Method = "nearest",
     old: InputLike | None = None,
     modules: Sequence[str] | Literal["auto"] | None = None,
@@ -77,6 +78,7 @@ def repair(
     margin: float | None = None,
     strength: float | None = None,
     budget: float | None = None,
+    right: Right | None = None,
     seed: int = 0,
     output: Picker = None,
 ) -> Fix:
@@ -87,8 +89,9 @@ def repair(
         x: the failing samples, batch first, as the model takes them; samples that are right may be among them.
         y: their labels: class ids (N,), or for regression the outputs they should have.
         memory: what the network does on its old inputs (``frpt.remember``), or the directory it was saved in.
-        keep: some old samples (inputs, labels) that should stay as they are. They choose the strength and are reported
-            on; they are no training data. Without a memory one is made of their inputs.
+        keep: some old samples that should stay as they are: (inputs, labels), or a data set, a ``DataLoader`` or a
+            stream of them, read as a whole. They choose the strength and are reported on; they are no training
+            data. Without a memory one is made of their inputs.
         method: "nearest", the nearest weights; or a control to compare it with: "finetune" on the samples alone, "ewc"
             (a diagonal metric), "replay" (old inputs, distilled). ``budget`` is of the nearest weights only.
         old: old inputs without labels, for "replay"; by default the half of ``keep`` that chooses the strength.
@@ -99,6 +102,9 @@ def repair(
         margin: the lead the hinge asks for; 0.1 by default.
         strength: λ, how strongly the old behaviour is held on to; by default chosen. With it ``budget`` has no say.
         budget: predicted KL on old inputs that the repair may cost, 0.3 by default.
+        right: when a sample counts as right, for outputs of which something else matters than nearness to a label: a
+            function of the outputs and labels of x that returns (N,) bools, such as "this plan stays on the road". By
+            default the label has to win; of an output target, 90 % of what is missing has to be gone.
         seed: of the memory that is made of ``keep``, and of the order in which a control takes its samples.
         output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
 
@@ -126,6 +132,7 @@ def repair(
     inputs = Inputs.of(x)
     inputs.check_finite()
     rev = make_reverser(model, inputs.given, {"output": output})
+    keep = None if keep is None else whole_set(keep, rev.model)
     if isinstance(memory, str | Path):
         memory = Memory.load(memory)
     if memory is None:
@@ -148,36 +155,37 @@ def repair(
         maps, where = _movable(rev, captured, modules, inputs, labels, keep, seed)
         samples = _with_earlier(inputs, labels, memory)
         if method == "nearest":
-            problem = Problem(captured, maps, memory.curvatures, *samples, solver)
+            problem = Problem(captured, maps, memory.curvatures, *samples, solver, inputs.batch, right)
         else:
             replayed = _replayed(old, keep)
             problem = Control(
-                captured, maps, memory.curvatures, *samples, solver, DESCENTS[method], method, replayed, seed
+                captured, maps, memory.curvatures, *samples, solver, DESCENTS[method], method, replayed, seed,
+                inputs.batch, right,
             )  # fmt: skip
-        right = problem.met(problem.outputs(problem.nothing))
+        met = problem.met(problem.outputs(problem.nothing))
         held = None if keep is None else _Held(captured, rev, keep, problem)
-        tried = _tried(problem, choice, held, right, memory.scale)
-    best = _best(tried, choice, held is not None, right)
+        tried = _tried(problem, choice, held, met, memory.scale)
+    best = _best(tried, choice, held is not None, met)
     repaired = copy.deepcopy(rev.model)
     if best is not None:
         _set(repaired, captured, problem, best.weights)
     fixed = problem.met(run(repaired, problem.inputs, rev.output))
-    if int(fixed.sum()) < int(right.sum()):  # rounding: never worse than before
-        best, repaired, fixed = None, copy.deepcopy(rev.model), right
+    if int(fixed.sum()) < int(met.sum()):  # rounding: never worse than before
+        best, repaired, fixed = None, copy.deepcopy(rev.model), met
     cost = 0.0 if best is None else best.kl
     limit = math.inf if strength is not None or (best is None and held is not None) else choice.budget
     kept = None if held is None else held.report(problem.nothing if best is None else best.weights.change)
     return Fix(
         model=repaired,
         fixed=fixed[: inputs.batch],
-        right_before=right[: inputs.batch],
-        earlier_lost=int((right & ~fixed)[inputs.batch :].sum()),
+        right_before=met[: inputs.batch],
+        earlier_lost=int((met & ~fixed)[inputs.batch :].sum()),
         diff=Patch.between(rev.model, repaired),
         predicted_kl=cost,
         strength=float("nan") if best is None else best.strength,
         rounds=sum(t.weights.rounds for t in tried),
         seconds=time.perf_counter() - started,
-        notes=notes_on(inputs, labels, before, right[: inputs.batch], fixed[: inputs.batch], limit, memory.samples)
+        notes=notes_on(inputs, labels, before, met[: inputs.batch], fixed[: inputs.batch], limit, memory.samples)
         + ((*where, _MORE) if modules == "auto" and not bool(fixed.all()) else where)
         + (() if best is None or method != "nearest" else far_moves(problem.moved(best.weights.change)))
         + (on_replay(held.problem.count) if held is not None and best is not None and method == "nearest" else ())
@@ -258,7 +266,7 @@ class _Held:
         inputs = Inputs.of(keep[0])
         inputs.check_finite()
         labels = _labels(_outputs(captured, inputs.first(2)), as_labels(keep[1]), None, inputs.batch)
-        self.problem = Problem(captured, problem.maps, problem.plain, inputs, labels, problem.options)
+        self.problem = Problem(captured, problem.maps, problem.plain, inputs, labels, problem.options, given=0)
         self.before = self.problem.met(self.problem.outputs(self.problem.nothing))
         self.chooses = torch.arange(inputs.batch) % 2 == 0
 

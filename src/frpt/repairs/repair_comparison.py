@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from frpt.common.text import html_table, table
+from frpt.datasets.labelled import whole_set
 from frpt.embed import as_labels
 from frpt.errors import LabelError, OptionError
 from frpt.graph.inputs import InputLike, Inputs, Picker
@@ -122,8 +123,8 @@ def compare_repairs(
     y: Any,
     memory: Memory,
     *,
-    old: tuple[Any, Any],
-    kind: tuple[Any, Any] | None = None,
+    old: Any,
+    kind: Any = None,
     methods: Sequence[Method] = ("nearest", "replay", "ewc", "finetune"),
     seeds: Iterable[int] = (0,),
     modules: Sequence[str] | Literal["auto"] | None = None,
@@ -140,8 +141,9 @@ def compare_repairs(
         x: the failing samples, batch first, as the model takes them.
         y: their class ids (N,).
         memory: what the network does on its old inputs (``frpt.remember``).
-        old: old samples (inputs, class ids) that none of the methods should break, the memory's own not among them.
-        kind: held-out samples (inputs, class ids) like the failing ones.
+        old: old samples that none of the methods should break, the memory's own not among them: (inputs, class ids), or
+            a data set, a ``DataLoader`` or a stream of them.
+        kind: held-out samples like the failing ones, in the same forms.
         methods: which to compare; ``frpt.repair`` says what they are.
         seeds: each method runs once with each; of the nearest weights the seed changes nothing.
         modules: names of the modules whose weights may move, or "auto", as ``frpt.repair`` takes them.
@@ -169,8 +171,8 @@ def compare_repairs(
     if not methods or not seeds:
         raise OptionError("there is nothing to compare: name at least one method and one seed")
     rev = make_reverser(model, Inputs.of(x).given, {"output": output})
-    replayed, measured = _halves(*_samples(old, "old"))
-    others = None if kind is None else _samples(kind, "kind")
+    replayed, measured = _halves(*_samples(whole_set(old, rev.model), "old"))
+    others = None if kind is None else _samples(whole_set(kind, rev.model), "kind")
     failing = ~_right(rev, rev.model, _samples((x, y), "x"))
     before = _right(rev, rev.model, measured)
     outcomes = []

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
+from frpt.datasets.pairs import CollateFn, pairs_of
 from frpt.errors import StoreError, StoreMismatchError
 from frpt.reverser import Reverser
 from frpt.targets.differences import dataset_differences
@@ -32,10 +33,11 @@ class TargetDataset(Dataset[tuple[Any, ...]]):
     processes: keep the model of ``rev`` on the CPU for them.
 
     Args:
-        dataset: The map-style data set of pairs (inputs, label) that the store was written for.
+        dataset: The data set that the store was written for, as ``write_targets`` takes it.
         store: The store, or its directory.
         at: One layer of the store, or several.
         rev: A Reverser on the model the store was written with; needed for a delta store only.
+        collate_fn: Makes a batch (inputs, labels), or a dict, of a list of the data set's items.
 
     Raises:
         StoreError: The store is a delta store and ``rev`` is missing, or it is incomplete.
@@ -50,13 +52,19 @@ class TargetDataset(Dataset[tuple[Any, ...]]):
     """
 
     def __init__(
-        self, dataset: Any, store: str | Path | TargetStore, at: str | Sequence[str], *, rev: Reverser | None = None
+        self,
+        dataset: Any,
+        store: str | Path | TargetStore,
+        at: str | Sequence[str],
+        *,
+        rev: Reverser | None = None,
+        collate_fn: CollateFn | None = None,
     ) -> None:
-        self.dataset = dataset
+        self.dataset = pairs_of(dataset, collate_fn=collate_fn, model=None if rev is None else rev.model)
         self.store = store if isinstance(store, TargetStore) else TargetStore(store)
         self.at = at if isinstance(at, str) else tuple(at)
         self._layers = [at] if isinstance(at, str) else list(at)
-        differences = dataset_differences(self.store.manifest, dataset, self._layers)
+        differences = dataset_differences(self.store.manifest, self.dataset, self._layers)
         if differences:
             raise StoreMismatchError(self.store.path, differences)
         if rev is not None:

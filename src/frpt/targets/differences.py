@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from frpt.datasets.labelled import LabelledSamples, map_style_length, spread
+from frpt.datasets.labelled import LabelledSamples, spread
 from frpt.files.digest import label_bytes, sha256_of_bytes, sha256_of_labels, weights_of
 from frpt.reverser import Reverser
 from frpt.targets.manifest import LayerInfo, Manifest, ShardInfo
@@ -76,12 +76,13 @@ def label_differences(manifest: Manifest, labels: Any) -> list[str]:
 def dataset_differences(manifest: Manifest, dataset: Any, layers: Sequence[str]) -> list[str]:
     """Layers a store does not have, and where a data set's length or labels are not those it was written for."""
     differences = [_no_layer(manifest, name) for name in layers if name not in manifest.layers]
-    length = map_style_length(dataset)
+    samples = LabelledSamples(dataset)
+    length = samples.count
     if length != manifest.count:
         return [*differences, f"it has targets for {manifest.count} samples, the data set has {length}"]
     for i in spread(len(manifest.shards), _LOOKS):
         shard = manifest.shards[i]
-        if sha256_of_labels([dataset[shard.start][1]]) != shard.first_label:
+        if sha256_of_labels([samples.item(shard.start)[1]]) != shard.first_label:
             differences.append(f"sample {shard.start} has another label than in the store")
     return differences
 

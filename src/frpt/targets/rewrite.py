@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from frpt.datasets.labelled import LabelledSamples
+from frpt.datasets.pairs import CollateFn
 from frpt.errors import StoreMismatchError
 from frpt.files.atomic import sweep, write_atomic
 from frpt.files.lock import WriterLock
@@ -19,7 +20,13 @@ from frpt.targets.write import WriteProgress, describe, device_of, write_shards
 
 
 def rewrite_damaged(
-    rev: Reverser, dataset: Any, store: str | Path | TargetStore, *, workers: int = 0, progress: bool = True
+    rev: Reverser,
+    dataset: Any,
+    store: str | Path | TargetStore,
+    *,
+    workers: int = 0,
+    progress: bool = True,
+    collate_fn: CollateFn | None = None,
 ) -> list[str]:
     """Reconstruct the damaged shards of a store again; the others are read, never written.
 
@@ -29,6 +36,7 @@ def rewrite_damaged(
         store: The store, or its directory.
         workers: Processes that load samples.
         progress: Show progress bars.
+        collate_fn: Makes a batch of a list of items, as it was when the store was written.
 
     Returns:
         The names of the shards that were written again; none where the store is sound.
@@ -47,7 +55,7 @@ def rewrite_damaged(
     """
     path = store.path if isinstance(store, TargetStore) else Path(store)
     manifest = TargetStore(path).manifest
-    samples = LabelledSamples(dataset, workers, device_of(rev))
+    samples = LabelledSamples(dataset, workers, device_of(rev), collate_fn=collate_fn, model=rev.model)
     dtype = str(next(iter(manifest.layers.values())).dtype).removeprefix("torch.")
     planned = describe(
         rev, samples.count, list(manifest.layers), manifest.mode, dtype, manifest.batch_size, manifest.shard_size

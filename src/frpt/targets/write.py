@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
+from frpt.datasets.pairs import CollateFn
 from frpt.errors import OptionError, StoreMismatchError
 from frpt.files.atomic import create_atomic, refused, sweep, write_atomic
 from frpt.files.digest import options_of, weights_of
@@ -64,6 +65,7 @@ def write_targets(
     world: int = 1,
     progress: bool = True,
     reference: Variations | None = None,
+    collate_fn: CollateFn | None = None,
 ) -> TargetStore:
     """Reconstruct the targets of a whole data set into a directory; called again, it goes on where it was stopped.
 
@@ -71,7 +73,8 @@ def write_targets(
 
     Args:
         rev: The Reverser to reconstruct with.
-        dataset: Map-style, with items (inputs, label) that are the same at every look.
+        dataset: Map-style, with items (inputs, label) or dicts with a label that are the same at every look; or a
+            ``DataLoader`` of such a data set, whose collate_fn is taken over, and not its order. No stream.
         at: The layer, or several.
         store: The directory; it is made where it does not exist.
         mode: "dense" keeps every sample's target, "delta" only those of corrected samples (the others' is their
@@ -84,6 +87,7 @@ def write_targets(
         world: How many writers there are.
         progress: Show a progress bar.
         reference: How features vary, instead of the Reverser's own.
+        collate_fn: Makes a batch (inputs, labels), or a dict, of a list of items.
 
     Returns:
         The store, opened. It is complete unless other writers are not done.
@@ -107,7 +111,7 @@ def write_targets(
         check_known(reference, layers)
         rev = rev.measured_by(reference)
     _check_options(layers, mode, dtype, batch_size, shard_size, rank, world)
-    samples = LabelledSamples(dataset, workers, device_of(rev))
+    samples = LabelledSamples(dataset, workers, device_of(rev), collate_fn=collate_fn, model=rev.model)
     path = Path(store)
     for layer in layers:
         rev.plan(layer)

@@ -6,18 +6,17 @@ of every batch; the shares of all processes together are the batch that a single
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 
-from frpt.datasets.labelled import pair, whole_batches
+from frpt.datasets.pairs import fetch
 from frpt.datasets.seeds import seed_all, stream
-from frpt.errors import InputError, LabelError
 from frpt.graph.inputs import InputLike, Inputs
 from frpt.targets import TargetStore
 
@@ -113,34 +112,3 @@ class Batches(Dataset[TrainingBatch]):
         """The batches from number ``start`` on."""
         numbers: Any = range(start, len(self))
         return DataLoader(self, batch_size=None, sampler=numbers, num_workers=workers)
-
-
-def fetch(dataset: MapStyle, rows: Sequence[int]) -> tuple[Any, Tensor]:
-    """Samples by index, collated: (inputs, labels). A data set with ``__getbatch__`` gives them so."""
-    if (together := whole_batches(dataset)) is not None:
-        inputs, labels = together(list(rows))
-        return inputs, labels
-    many = getattr(dataset, "__getitems__", None)
-    items = many(list(rows)) if callable(many) else [dataset[i] for i in rows]
-    items = [pair(item, row) for row, item in zip(rows, items, strict=True)]
-    inputs, labels = default_collate(items)
-    if not isinstance(labels, Tensor):
-        raise LabelError(
-            f"labels must be numbers or tensors, sample {rows[0]} of the data set has a "
-            f"{type(items[0][1]).__name__}; encode class names as ids"
-        )
-    return inputs, labels
-
-
-def check_dataset(dataset: Any, what: str) -> MapStyle:
-    """The data set, if it is map-style and not empty."""
-    indexed = isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")
-    if isinstance(dataset, IterableDataset) or not indexed or isinstance(dataset, DataLoader | Tensor):
-        raise InputError(
-            f"the {what} must be map-style (with a length, and (inputs, label) for each index), got "
-            f"{type(dataset).__name__}. Pass the data set itself, not a loader; load a stream into a list first."
-        )
-    if len(dataset) == 0:
-        raise InputError(f"the {what} is empty")
-    checked: MapStyle = dataset
-    return checked

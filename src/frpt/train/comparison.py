@@ -17,11 +17,12 @@ from scipy import stats
 from torch import nn
 
 from frpt.common.text import html_table, table
+from frpt.datasets.pairs import CollateFn
 from frpt.datasets.seeds import own_random, seed_all
 from frpt.errors import OptionError
 from frpt.reverser import Layer, Reverser, ReverserOptions, layer_name, network_of
-from frpt.train.post import run
-from frpt.train.prepare import ANCHOR, ONLINE, Places, Request, Targets, shared_targets
+from frpt.train.post import run, training_pairs
+from frpt.train.prepare import ANCHOR, ONLINE, Places, Request, Targets, other_processes, shared_targets
 from frpt.train.result import Result
 from frpt.train.training import ShortOptions, Training, sort_options
 
@@ -187,6 +188,7 @@ def compare(
     store: str | Path | None = None,
     log_dir: str | Path | None = None,
     partial: str | Path | None = None,
+    collate_fn: CollateFn | None = None,
     progress: bool = True,
     **options: Unpack[ShortOptions],
 ) -> Comparison:
@@ -197,7 +199,7 @@ def compare(
 
     Args:
         model: the trained network, or a Reverser on it; it is not changed.
-        dataset: map-style, items (inputs, label).
+        dataset: map-style, or a ``DataLoader``, as ``post_train`` takes it.
         at: the layer, by name or as the module itself; the parameters its value depends on are trained.
         c_rec: strength of the feature supervision in anchor-only and FR-PT, above 0 and up to 1.
         seeds: different whole numbers; every arm runs once with each.
@@ -207,6 +209,7 @@ def compare(
         store: where to keep targets that are reconstructed now.
         log_dir: a directory for logs, in one of its own per arm and seed.
         partial: a directory for half-done runs, in one of its own per arm and seed.
+        collate_fn: makes batches of items, as in ``post_train``.
         progress: show bars.
         **options: as in ``post_train``: fields of ``Training`` and options of ``Reverser`` by name.
 
@@ -235,8 +238,9 @@ def compare(
         raise OptionError(
             "compare runs the anchor-only and the c_rec=0 arm by itself; pass FR-PT's targets and c_rec > 0"
         )
-    how, given = sort_options(training, options)
+    how, given = sort_options(training, options, dataset)
     network = network_of(model, given, ReverserOptions.__annotations__)
+    dataset, val = training_pairs(network, collate_fn, dataset, val)
     places, layer = Places.of(store, None, None), layer_name(network, at)
     reverser = model if isinstance(model, Reverser) else None
     first = Request(
@@ -244,7 +248,7 @@ def compare(
     )
     arms: dict[str, list[Result]] = {BACKPROP: [], ANCHORED: [], FRPT: []}
     with ExitStack() as stack:
-        with own_random():
+        with other_processes(how), own_random():
             seed_all(numbers[0])
             fabric, rev, written = shared_targets(first, stack)
         shared = replace(first, fabric=fabric, reverser=rev, options=ReverserOptions())

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from frpt.datasets.labelled import digest_of_data
+from frpt.datasets.pairs import CollateFn, pairs_of
 from frpt.datasets.seeds import own_random, seed_all
 from frpt.errors import NonFiniteError, OptionError
 from frpt.files.digest import described, options_of, sha256_of_json, weights_of
@@ -27,7 +28,7 @@ from frpt.reverser import Layer, Reverser, ReverserOptions, layer_name, network_
 from frpt.train.batches import Batches, TrainingBatch, order
 from frpt.train.metrics import check_labels
 from frpt.train.objective import Losses
-from frpt.train.prepare import ONLINE, Places, Ready, Request, Targets, prepare
+from frpt.train.prepare import ONLINE, Places, Ready, Request, Targets, other_processes, prepare
 from frpt.train.result import Epoch, Result, RunLog, Tally
 from frpt.train.resume import Partial, damaged
 from frpt.train.training import ShortOptions, Training, sort_options
@@ -52,6 +53,7 @@ def post_train(
     store: str | Path | None = None,
     log_dir: str | Path | None = None,
     partial: str | Path | None = None,
+    collate_fn: CollateFn | None = None,
     fabric: Fabric | None = None,
     progress: bool = True,
     **options: Unpack[ShortOptions],
@@ -63,7 +65,9 @@ def post_train(
 
     Args:
         model: the trained network, or a Reverser on it. It is not changed: a copy is trained.
-        dataset: map-style, items (inputs, label).
+        dataset: map-style, its items pairs (inputs, label) or dicts with a label; or a ``DataLoader`` of such a data
+            set, whose collate_fn, batch size and workers are taken over, and not its order. No stream: samples are
+            asked for again in every epoch.
         at: the layer, by name or as the module itself; the parameters its value depends on are trained.
         targets: where targets come from. A store or its directory (``write_targets``); None: reconstructed once before
             training; "online": reconstructed in each step from its feature; "anchor": the starting model's own
@@ -76,6 +80,8 @@ def post_train(
         log_dir: a directory for CSV and TensorBoard logs.
         partial: a directory for the half-done run. The same call goes on from there after an interruption, to the same
             numbers.
+        collate_fn: makes a batch (inputs, labels), or a dict, of a list of items of ``dataset`` and of ``val``; by
+            default torch's own, for items of equal shape.
         fabric: a lightning-fabric to run on, instead of one made as ``training`` says.
         progress: show a bar.
         **options: fields of ``Training`` by name, which replace those of ``training``; and, where ``model`` is no
@@ -92,6 +98,7 @@ def post_train(
         StoreMismatchError: for targets of another model or data set.
         PartialError: for a half-done run that was started differently.
         NonFiniteError: if training diverges.
+        ProcessError: if another process of the run has stopped or ended.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -103,14 +110,21 @@ def post_train(
         >>> torch.equal(result.model[2].weight, model[2].weight)  # after the layer: not trained
         True
     """
-    how, given = sort_options(training, options)
+    how, given = sort_options(training, options, dataset)
     network = network_of(model, given, ReverserOptions.__annotations__)
+    dataset, val = training_pairs(network, collate_fn, dataset, val)
     places = Places.of(store, log_dir, partial)
     reverser = model if isinstance(model, Reverser) else None
     layer = layer_name(network, at)
     return run(
         Request(network, dataset, layer, c_rec, seed, how, targets, val, places, fabric, reverser, given, progress)
     )
+
+
+def training_pairs(network: nn.Module, collate_fn: CollateFn | None, dataset: Any, val: Any) -> tuple[Any, Any]:
+    """The training and the validation set as pairs that can be asked for by number; ``val`` may be None."""
+    trained = pairs_of(dataset, collate_fn=collate_fn, model=network)
+    return trained, None if val is None else pairs_of(val, collate_fn=collate_fn, model=network, what="validation set")
 
 
 @dataclass
@@ -126,7 +140,7 @@ class Position:
 
 def run(request: Request) -> Result:
     """Train a copy of the model; the model itself, the random state and the files of others stay as they are."""
-    with ExitStack() as stack:
+    with other_processes(request.training), ExitStack() as stack:
         stack.enter_context(own_random())
         seed_all(request.seed)
         ready = prepare(request, stack)

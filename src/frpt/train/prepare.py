@@ -7,10 +7,13 @@ before the first step.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from frpt.datasets.labelled import spread
-from frpt.errors import InputError, OptionError, TapError
+from frpt.datasets.pairs import fetch
+from frpt.errors import FrptError, InputError, OptionError, ProcessError, TapError
 from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.reverser import Reverser, ReverserOptions, make_reverser
 from frpt.solvers.blocks.mean_jacobian import MeanJacobian
 from frpt.solvers.variation import check_known
 from frpt.targets import TargetStore, write_targets
-from frpt.train.batches import MapStyle, as_taken, check_dataset, fetch, on_device
+from frpt.train.batches import MapStyle, as_taken, on_device
 from frpt.train.frozen import Frozen, freeze
 from frpt.train.metrics import Metric, check_labels, metric_of, task_loss
 from frpt.train.objective import (
@@ -48,6 +52,10 @@ ONLINE, ANCHOR = "online", "anchor"
 _LOOKS = 64  # validation samples whose labels are looked at before any work: a choice, one batch of the default size
 _AGREE = 1e-3  # of the largest output: another order of sums in single precision stays below, another value does not
 _PRECISIONS = {torch.float64: "64-true", torch.bfloat16: "bf16-true", torch.float16: "16-true"}
+_OF_OTHERS = re.compile(
+    r"timed? ?out|connection (closed|reset|refused|was)|broken pipe|gloo|nccl|socket", re.IGNORECASE
+)
+"""In errors of torch.distributed, which are plain RuntimeErrors, that come of another process."""
 Targets = str | Path | TargetStore | None
 
 
@@ -140,7 +148,6 @@ class Ready:
 def prepare(request: Request, stack: ExitStack) -> Ready:
     """Check everything, copy the model, split it and find its targets. What must be cleaned up goes on the stack."""
     t, at, output = request.training, request.at, request.output
-    check_dataset(request.dataset, "data set")
     if request.c_rec and request.targets is not None:
         _check_targets(request.targets)
     fabric, model, example, labels = _start(request)
@@ -152,7 +159,6 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
         out = pick(model(*example.args, **example.kwargs), output)
     check_labels(labels, out, "the data set")
     if request.val is not None:
-        check_dataset(request.val, "validation set")
         _, labels = fetch(request.val, spread(len(request.val), _LOOKS))
         check_labels(labels, out[:1].expand(len(labels), *out.shape[1:]), "the validation set")
     rev = request.reverser_on(model, example)
@@ -167,7 +173,6 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
 
 def shared_targets(request: Request, stack: ExitStack) -> tuple[Fabric, Reverser, TargetStore | None]:
     """The devices, a Reverser on a copy of the starting model and the targets, for many runs from the same start."""
-    check_dataset(request.dataset, "data set")
     fabric, model, example, _ = _start(request)
     rev = request.reverser_on(model, example)
     freeze(model, rev, request.at).restore()
@@ -256,9 +261,32 @@ def _supervision(
     return Supervision(tap, axis, supply, LossBalance(request.c_rec), every)
 
 
+@contextmanager
+def other_processes(training: Training) -> Iterator[None]:
+    """Says of what torch says of other processes, that have stopped or gone, what that means and what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        there = torch.distributed.is_available()
+        together = there and torch.distributed.is_initialized()
+        certain = there and isinstance(error, torch.distributed.DistError)  # e.g. one that never came
+        if isinstance(error, FrptError) or not (certain or (together and _OF_OTHERS.search(str(error)))):
+            raise
+        rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "several")
+        if together:
+            rank, world = str(torch.distributed.get_rank()), str(torch.distributed.get_world_size())
+        wait = 1800 if training.timeout is None else training.timeout
+        raise ProcessError(
+            f"process {rank} of {world} has lost another one, which has not answered for {wait:g} s (timeout=), or has "
+            "ended: look at what that one says, whether it was stopped, and at the network between them. With partial= "
+            f"the same call goes on from the last state saved. ({error})"
+        ) from error
+
+
 def make_fabric(given: Fabric | None, training: Training, model: nn.Module) -> Fabric:
     """The fabric given, or one as the training says; under torchrun with a process for each of its ranks. Launched."""
     from lightning_fabric import Fabric  # takes seconds to load: when training begins, and no earlier
+    from lightning_fabric.strategies.ddp import DDPStrategy
 
     fabric = given
     if fabric is None:
@@ -266,11 +294,13 @@ def make_fabric(given: Fabric | None, training: Training, model: nn.Module) -> F
         world = int(os.environ.get("WORLD_SIZE", local))
         devices = local if training.devices is None else training.devices
         nodes = max(world // max(local, 1), 1)
+        several = devices * nodes > 1
+        wait = None if training.timeout is None else timedelta(seconds=training.timeout)
         fabric = Fabric(
             accelerator=training.accelerator,
             devices=devices,
             num_nodes=nodes,
-            strategy="ddp" if devices * nodes > 1 else "auto",
+            strategy="auto" if not several else "ddp" if wait is None else DDPStrategy(timeout=wait),
             precision=_precision(training, model),  # type: ignore[arg-type]
         )
     if not fabric._launched:

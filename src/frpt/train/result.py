@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -58,6 +59,8 @@ class Epoch:
     samples_per_second: float
 
 
+_CLOSING = 2.0
+"""Seconds that logs are waited for when a run has failed or was interrupted."""
 COLUMNS = tuple(f.name for f in fields(Epoch))
 _SHOWN = ("task loss", "rec. loss", "lambda", "distance", "fixed", "broken", "samples/s")
 
@@ -222,8 +225,15 @@ class RunLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.__exit__(kind, error, trace)
-        if self._board is not None:
+        if self._board is None:
+            return
+        if kind is None:
             self._board.close()
+            return
+        # The writer's queue may have been interrupted while it was locked: closing it would wait without end.
+        closing = threading.Thread(target=self._board.close, daemon=True)
+        closing.start()
+        closing.join(_CLOSING)
 
     def begin(self, epoch: int, seen: int, step: int, history: Sequence[Epoch]) -> None:
         """Start, or go on after ``seen`` samples of an epoch (from 0)."""

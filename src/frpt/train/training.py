@@ -12,6 +12,7 @@ from typing import Any, TypedDict, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from frpt.errors import OptionError
 from frpt.files.digest import described
@@ -47,6 +48,9 @@ class Training:
         workers: processes that load samples; 0 loads them in this one.
         accelerator: as lightning-fabric takes it: "auto", "cpu", "cuda", "mps".
         devices: how many of them; under torchrun one for each of its processes.
+        timeout: seconds that processes wait for each other before the run ends with ``ProcessError``; by default
+            torch's half an hour. The longest step, and the longest time by which targets of one process are written
+            later than those of another, have to fit. A ``fabric=`` that is given has its own.
         precision: as lightning-fabric takes it, e.g. "bf16-mixed"; by default the model's own.
         whole_train: let the part after the layer follow ``train()`` too, as the paper's code does: its dropout is on,
             and the statistics of its normalisations move. By default it stays in eval mode.
@@ -73,6 +77,7 @@ class Training:
     workers: int = 0
     accelerator: str = "auto"
     devices: int | None = None
+    timeout: float | None = None
     precision: str | None = None
     partial_steps: int | None = None
     whole_train: bool = False
@@ -82,6 +87,8 @@ class Training:
             check_whole(name, getattr(self, name), least)
         if self.partial_steps is not None:
             check_whole("partial_steps", self.partial_steps, 1)
+        if self.timeout is not None and not (isinstance(self.timeout, int | float) and 0 < self.timeout < 1e9):
+            raise OptionError(f"timeout must be a number of seconds above 0, got {self.timeout!r}")
         for name in ("lr", "weight_decay"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not value >= 0:
@@ -115,6 +122,7 @@ class TrainingOptions(TypedDict, total=False):
     workers: int
     accelerator: str
     devices: int | None
+    timeout: float | None
     precision: str | None
     partial_steps: int | None
     whole_train: bool
@@ -125,13 +133,22 @@ class ShortOptions(ReverserOptions, TrainingOptions, total=False):
 
 
 def sort_options(
-    training: Training | None, options: ShortOptions | Mapping[str, Any]
+    training: Training | None, options: ShortOptions | Mapping[str, Any], dataset: Any = None
 ) -> tuple[Training, ReverserOptions]:
-    """(the training with the fields that were given by name, the Reverser's options); other names are refused."""
+    """(the training with the fields that were given by name, the Reverser's options); other names are refused.
+
+    dataset: a loader's batch size and workers are the defaults where no ``training`` is given.
+    """
     check_names(options, ShortOptions.__annotations__)
     if training is not None and not isinstance(training, Training):
         raise OptionError(f"training must be a frpt.Training, got {type(training).__name__}")
     fields = {name: value for name, value in options.items() if name in TrainingOptions.__annotations__}
+    if isinstance(dataset, DataLoader) and training is None:
+        fields = {
+            "workers": dataset.num_workers,
+            **({"batch_size": dataset.batch_size} if dataset.batch_size else {}),
+            **fields,
+        }
     rest = {name: value for name, value in options.items() if name in ReverserOptions.__annotations__}
     return replace(training or Training(), **cast(Any, fields)), cast(ReverserOptions, rest)
 

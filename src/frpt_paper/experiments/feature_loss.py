@@ -63,8 +63,8 @@ FIELDS = ("arm", "targets", "keep", "pull", "hold", "rate", "measure", "rest")
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried. Rates and steps were first looked for on the held-out part with N = 500, by replay and
-    back-propagation; more steps gain all arms alike."""
+    """What is tried. Rates and steps were first looked for on the held-out part with N = 500: from 100 to 300 steps
+    back-propagation gains 1.4 and 2.9 points of the mean accuracy (noise, contrast), replay 0.7 and 2.8."""
 
     sizes: tuple[int, ...] = (20, 100, 500)
     seeds: int = 5
@@ -79,7 +79,7 @@ class Grid:
     """Beside replay only."""
     weighings: tuple[tuple[str, float], ...] = (("relative", 10.0), ("reference", 1.0))
     """How far features are from their targets: the measure, and the weight of samples that are right already. With 20
-    noisy samples all four combinations were tried, and these two were the best; of class means, (relative, 1)."""
+    noisy samples all four combinations were tried; they differ by 0.5 points at most. Class means: (relative, 1)."""
     repair: tuple[float, ...] = (1000.0, 100.0)
     most: int = 200
     """Samples up to which repairs are reported on, tried at more than one strength, and made with all weights: with

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,8 @@ SMALL = {"digits": (4000, 1000), "mnist": (2000, 1000), "cifar10": (2000, 1000),
 """Samples of train and test at small scale, so that an experiment takes a minute or two."""
 _SMALL_OTHERS = (400, 200)
 """Of data sets with larger images."""
+_LINE_SECONDS = 60.0
+"""Between two lines on how far a sweep is, where there is no terminal."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,7 @@ class Workbench:
         missing = sorted(
             (job for job in jobs if job.key not in done), key=lambda job: (job.seed, job.lr, job.c_rec, job.preset)
         )
-        lab.write_stores(missing, progress=self.console.is_terminal)
+        lab.write_stores(missing, progress=True)
         made = [job for job in jobs if job.key in done]
         return self.work_off([*made, *missing], lab.run, table)
 
@@ -243,14 +246,23 @@ class Workbench:
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[state]}"),
         )  # fmt: skip
-        progress = Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600)
+        live = self.console.is_terminal
+        progress = Progress(
+            *columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600, disable=not live
+        )  # fmt: skip
         task = progress.add_task(title, total=total, rate="", state="")
+        told = begun = time.monotonic()
 
         def step(state: str) -> None:
+            nonlocal told
             progress.advance(task)
-            speed = progress.tasks[0].speed
+            speed, done = progress.tasks[0].speed, int(progress.tasks[0].completed)
             rate = "" if not speed else f"{60 * speed:.1f} {unit}/min" if speed < 1 else f"{speed:.1f} {unit}/s"
             progress.update(task, rate=rate, state=state)
+            now = time.monotonic()
+            if not live and done < total and (done == 1 or now - told >= _LINE_SECONDS):  # a line instead of the bar
+                told, left = now, (total - done) * (now - begun) / done
+                self.console.print(f"{title}: {done}/{total} {unit}, about {left / 60:.0f} min left", highlight=False)
 
         with progress:
             yield step

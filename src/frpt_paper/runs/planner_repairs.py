@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import frpt
+from frpt.driving import Scene, score
 from frpt_paper.runs.jobs import Job, seed_of
 from frpt_paper.runs.lab import EXAMPLES
 from frpt_paper.runs.planners import FRESH, TEST, TRAIN, PlannerLab, Values, as_text, means
@@ -67,7 +69,16 @@ def run_repair(lab: PlannerLab, job: RepairJob) -> list[Row]:
     chosen = [int(failing[i]) for i in order[: job.failing]]
     x, y = fresh.__getbatch__(chosen)
     memory = _memory(lab, job.checkpoint, job.memory)
-    fix = frpt.repair(rev, embedded(planner, x), y, memory, method=job.method, seed=job.seed)  # type: ignore[arg-type]
+    scenes = [fresh.scene(i) for i in chosen]
+    fix = frpt.repair(
+        rev,
+        embedded(planner, x),
+        y,
+        memory,
+        method=job.method,  # type: ignore[arg-type]
+        right=partial(drives, scenes),
+        seed=job.seed,
+    )
     planner.load_state_dict(fix.model.state_dict(), strict=False)
     given = lab.scored(planner, FRESH, job.fresh)
     before = lab.before(job.checkpoint, FRESH, job.fresh)
@@ -86,6 +97,12 @@ def run_repair(lab: PlannerLab, job: RepairJob) -> list[Row]:
 def failures(values: Values) -> npt.NDArray[np.int64]:
     """Scenes in which the plan scores nothing: it leaves the road or collides."""
     return np.flatnonzero(values["PDMS"] == 0)
+
+
+def drives(scenes: Sequence[Scene], plans: Tensor, labels: Tensor) -> Tensor:
+    """Which plans score more than nothing in their scenes: what a repair of a planner is for."""
+    rows = zip(scenes, plans.double().numpy(), strict=True)
+    return torch.tensor([bool(score(scene, plan[None])["PDMS"][0] > 0) for scene, plan in rows])
 
 
 @lru_cache(maxsize=1)

@@ -1,5 +1,8 @@
 """The table of runs: a CSV that grows by one job's rows at a time and survives being killed at any moment.
 
+Beside it is a file of checksums, a line for each of its lines: rows that are not what was written are named, and no run
+goes on from them.
+
 ``sweep`` appends to it, experiments read it as a data frame. ``decided`` looks up runs that need not be made because a
 run in the table has every number of theirs already; ``Lab.run`` asks it first.
 """
@@ -7,6 +10,7 @@ run in the table has every number of theirs already; ``Lab.run`` asks it first.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -32,14 +36,15 @@ class RunsTable:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.checksums = self.path.with_name(f"{self.path.name}.sha256")
 
     def cut_unfinished_line(self) -> None:
-        """Cut off a last line that a killed writer left unfinished."""
-        if self.path.is_file():
-            data = self.path.read_bytes()
+        """Cut off a last line that a killed writer left unfinished, in the table and in its checksums."""
+        for path in (self.path, self.checksums):
+            data = path.read_bytes() if path.is_file() else b""
             whole = data.rfind(b"\n") + 1
             if whole < len(data):
-                os.truncate(self.path, whole)
+                os.truncate(path, whole)
 
     def append(self, job: Job, rows: Sequence[Row]) -> None:
         """Add a job's rows in one write."""
@@ -61,13 +66,39 @@ class RunsTable:
                 raise SweepError(f"rows of one run must measure the same: {list(rows[0])} and {list(row)}")
             writer.writerow({"job": job.key, "row": number, "rows": len(rows), **asdict(job), **row})
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # One write to a file opened for appending: several processes may add to one table.
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        data = text.getvalue().encode()
+        self._begin_checksums()
+        _append(self.checksums, b"".join(_line_checksum(line) for line in data.splitlines(keepends=True)))
+        _append(self.path, data)  # after its checksums: killed in between, there are more of those than lines
+
+    def _begin_checksums(self) -> None:
+        """A table of an earlier version is taken as it is now: its first line has the length and checksum of that."""
+        there = self.path.read_bytes() if self.path.is_file() else b""
+        whole = there[: there.rfind(b"\n") + 1]
         try:
-            os.write(descriptor, text.getvalue().encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            descriptor = os.open(self.checksums, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            return
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(f"{len(whole)} {hashlib.sha256(whole).hexdigest()}\n".encode())
+
+    def check(self, data: bytes) -> None:
+        """Refuse lines that are not what was written; data: the table's whole lines."""
+        if not self.checksums.is_file():
+            return  # of an earlier version, or kept without them
+        known = self.checksums.read_bytes().splitlines(keepends=True)
+        length, _, digest = known[0].decode(errors="replace").strip().partition(" ") if known else ("", "", "")
+        before = int(length) if length.isdecimal() else 0
+        damaged = [1] if hashlib.sha256(data[:before]).hexdigest() != digest else []
+        lines, first = data[before:].splitlines(keepends=True), data[:before].count(b"\n") + 1
+        written = set(known[1:])
+        damaged += [number for number, line in enumerate(lines, first) if _line_checksum(line) not in written]
+        if damaged:
+            raise SweepError(
+                f"{str(self.path)!r} is damaged: {len(damaged)} of its lines, the first of them number {damaged[0]}, "
+                "are not what was written. Remove these lines, and the same call runs them again; or remove "
+                f"{self.checksums.name} to take the table as it is."
+            )
 
     def columns(self) -> tuple[str, ...]:
         """The columns of the table; none before the first job has ended."""
@@ -89,6 +120,7 @@ class RunsTable:
         whole = data[: data.rfind(b"\n") + 1]
         if not whole:
             return pd.DataFrame()
+        self.check(whole)
         # Text columns keep their words ("" and "2" stay text); only numbers may be missing.
         missing = {c: [""] for c in self.columns() if c not in _TEXT}
         kinds = {c: str for c in self.columns() if c in _TEXT}
@@ -96,6 +128,20 @@ class RunsTable:
         frame = frame.drop_duplicates(["job", "row"], keep="last")
         counts = frame.groupby("job")["rows"].transform("size")
         return frame[counts == frame["rows"]].reset_index(drop=True)
+
+
+def _append(path: Path, data: bytes) -> None:
+    """One write to a file opened for appending: several processes may add to one."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _line_checksum(line: bytes) -> bytes:
+    return f"{hashlib.sha256(line).hexdigest()}\n".encode()
 
 
 def decided(job: PostTrainingJob, frame: pd.DataFrame) -> list[Row]:

@@ -9,10 +9,12 @@ import ctypes
 import importlib.util
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -108,14 +110,32 @@ def _pool(jobs: Sequence[Job], run: RunJob, workers: int) -> Iterator[Outcome]:
     """In fresh processes, in the order they end."""
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin)
     try:
-        futures = {pool.submit(run, job): job for job in jobs}
+        with _ctrl_c_ignored():  # workers inherit that: Ctrl-C is for this process, which ends them
+            futures = {pool.submit(run, job): job for job in jobs}
         for future in as_completed(futures):
             error = future.exception()
             if error is not None and not isinstance(error, Exception):
                 raise error
             yield futures[future], future.result() if error is None else error
+    except BaseException:  # stopped: what is being run is not waited for
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Processes that are started meanwhile do not hear of Ctrl-C. Other threads than the main one cannot say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _begin() -> None:

@@ -1,11 +1,13 @@
-"""Gauss–Newton for blocks of few outputs, a network's scores: the nearest point to â on the linearised target.
+"""Gauss–Newton for blocks of few outputs, regularised less and less: the nearest point to â that reaches the target.
 
-    min ‖z‖²  subject to  J z = t − Φ(a) + J (a − c),  low ≤ c + z ≤ high;   a ← a + d (c + z − a)
+    z = argmin ‖J z − (t − Φ(a))‖² + α ‖a + z − â‖² + μ ‖z‖²,   low ≤ a + z ≤ high;   a ← a + z
 
-The centre c is the anchor; once a has moved, a third of the way back to it; after a step that brought little, a.
-The shorter the way, the fewer kinks it crosses; the nearer c is to the anchor, the less is moved in the end.
-z = Jᵀw comes from a system of the size of the output; entries that would leave their range are put on its bound, and
-the others solved for again. Taken by ``reach`` for whole paths to a few scores.
+The iteratively regularised Gauss–Newton method (Bakushinskii 1992). α falls from step to step, so that the points
+follow the path of the regularised solutions. It begins at the anchor and ends at the nearest point that reaches the
+target or, where none does, as near to it as deviation is worth. The more Φ bends on the way the slower α falls; μ is
+raised after steps that do not help (Levenberg–Marquardt). z comes from a system of the size of the output; entries that
+would leave their range are put on its bound, and the others solved for again. Taken by ``reach`` for whole paths to a
+few numbers.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ import torch
 from torch import Tensor
 
 from frpt.common.checks import require_numbers_positive
-from frpt.solvers.base import Solution, Working, row_norm
+from frpt.solvers.base import Solution, Working, per_system, row_norm
 from frpt.solvers.blocks.problem import Problem
 
 
 @dataclass(frozen=True)
 class MinNormNewton:
-    """Gauss–Newton on explicit rows of the Jacobian, each step to the nearest point about a centre.
+    """Gauss–Newton on explicit rows of the Jacobian, along the path of regularised solutions.
 
     Numbers in brackets: the residual that is left with half and with double the value, relative to what it leaves
     (``benchmarks/halves.py``). [1, 1]: chosen by hand and not critical, as far as the problems there come to it.
@@ -31,42 +33,37 @@ class MinNormNewton:
     most_outputs: int = 32
     """Outputs up to which explicit rows of the Jacobian cost less than iterations without: a step takes so many
     backward passes, and secant steps take 20 to 40 passes in all."""
-    steps: int = 10
-    """Most steps. [2.3, 1]"""
+    steps: int = 30
+    """Most Jacobians. [1, 1]"""
     together: int = 512
     """Samples times outputs up to which a pass costs mostly its calls, so that all rows are pulled in one. [1, 1]"""
-    lengths: tuple[float, ...] = (1.0, 0.5, 0.2)
-    """Lengths of a step that are tried."""
-    rounds: int = 2
-    """Looks, in a step, at which entries sit on a bound. [100, 1.2]"""
-    ridge: float = 1e-4
-    """In units of the mean of JJᵀ's diagonal: smaller ones let float32 noise decide where J is nearly of lower rank.
-    [1.01, 1.08]"""
-    back: float = 1 / 3
-    """How far back to the anchor the centre lies once a has moved: ends about as near as with 1, in fewer steps.
-    [0.2, 0.3], in 1.01 and 1.09 times the passes."""
-    near_ridge: float = 1e-2
-    """The least ridge of a step that starts at a, tenfold for the next: without it they wander where no step gets
-    far. [1, 1.13]"""
-    coarse: float = 0.1
-    """Share of the residual that may be left from which steps start at the anchor only: those alone vary smoothly.
-    [1, 1]"""
-    harder: float = 100.0
-    """Factor on the ridge after a step that no length makes good. [1, 1.08]"""
-    slow: float = 0.7
-    """A step that leaves more than this share of the residual brings little; after some in a row, secant steps are
-    cheaper [1.6, 96 in 2.2 times the passes]:"""
-    slow_steps: int = 3
-    """so many [1, 1],"""
-    slow_steps_coarse: int = 2
-    """or these where the goal is coarse. [1, 1]"""
+    begin: float = 0.1
+    """First α, in units of the largest eigenvalue of JJᵀ at the anchor: the first step leaves a tenth of what is
+    easiest to move. [1.07, 0.85]"""
+    price: float = 1e-9
+    """Where the path ends: α ≤ price · bend · deviation² · (‖t − Φ(â)‖/‖â‖)². Where Φ bends, the rest of a far target
+    is not worth the crooked way to it: about residual² + price/2 · deviation⁴ is least. Straight paths end exactly."""
+    fastest: float = 0.01
+    slowest: float = 0.7
+    """Factors on α after a step, the first where Φ is straight [1, 1], the second where it bends. [0.7, 1.03]"""
+    bends: float = 2.0
+    """The factor in between is so many times the bend ‖Φ(a + z) − Φ(a) − Jz‖/‖Jz‖. [0.84, 1.21], in 0.64 and 1.64 times
+    the passes; faster paths end farther away on planners (``benchmarks/driving_targets.py``)."""
+    trusted: float = 0.25
+    """Share of the gain that the linear model promised, from which a step lets α fall. [0.91, 0.90]"""
+    eased: float = 0.2
+    """Least factor on μ after a step that helps; it is 1 − (2 gain − 1)³ (Nielsen 1999). [1.02, 0.55]"""
+    refused: int = 8
+    """Steps in a row that do not help, after which a sample is left as it is. [1, 1]"""
+    rounds: int = 6
+    """Looks, in a step, at which entries sit on a bound. [1, 1]"""
 
     def __post_init__(self) -> None:
         require_numbers_positive(self)
 
     def sample_bytes(self, problem: Problem) -> int:
-        """Of a sample: three tensors of a Jacobian's size at one time, it, what its making and its products take."""
-        return 3 * problem.anchor.itemsize * problem.inputs * problem.outputs
+        """Of a sample: its Jacobian, the new one while it is made, and a copy in double."""
+        return (2 * problem.anchor.itemsize + 8) * problem.inputs * problem.outputs
 
     def solve(self, problem: Problem) -> Solution:
         """The rows of all Jacobians stay within the memory budget."""
@@ -75,47 +72,50 @@ class MinNormNewton:
 
 @dataclass
 class _State(Working):
-    """The samples still at work: index (k,), a, Φ(a), the residual's norm, the ridge, slow steps in a row."""
+    """The samples still at work: index (k,), a, Φ(a), the rows J: (k, m, n), α, its price, μ, refusals in a row."""
 
     index: Tensor
     a: Tensor
     phi: Tensor
-    error: Tensor
-    ridge: Tensor
-    slow: Tensor
+    rows: Tensor
+    alpha: Tensor
+    price: Tensor
+    mu: Tensor
+    refused: Tensor
+    halves: Tensor
 
 
 def _solve(problem: Problem, options: MinNormNewton) -> Solution:
-    """Every sample from the anchor (or the problem's start) until it is done, or some steps in a row bring little."""
+    """Every sample from the anchor (or the problem's start) to the end of its path."""
     value, reached = (v.clone() for v in problem.start or (problem.anchor, problem.output))
     halves = torch.zeros(len(value), dtype=torch.long, device=value.device)
-    error = row_norm(problem.target - reached)
-    everyone = torch.arange(len(value), device=value.device)
-    state = _State(
-        everyone, value.clone(), reached.clone(), error, torch.full_like(error, options.ridge), torch.zeros_like(halves)
-    )
-    patience = options.slow_steps if _fine(problem, options) else options.slow_steps_coarse
-    for _ in range(options.steps):
-        state.keep((state.error > problem.enough[state.index]) & (state.slow < patience))
-        if len(state.index) == 0 or problem.clock.over():
-            break
-        halves[state.index] += 1 + problem.outputs
-        halves[state.index] += _advance(problem, options, state, _nearest(problem, options, state))
-        value[state.index], reached[state.index] = state.a, state.phi
-    before, after = row_norm(problem.target - problem.output), row_norm(problem.target - reached)
+    before = row_norm(problem.target - problem.output)
+    todo = (row_norm(problem.target - reached) > problem.enough).nonzero().squeeze(1)
+    if len(todo):
+        state = _begun(problem, options, todo, value[todo], reached[todo])
+        while len(state.index) and not problem.clock.over():
+            going = _advance(problem, options, state)
+            value[state.index], reached[state.index], halves[state.index] = state.a, state.phi, state.halves
+            state.keep(going)
+    after = row_norm(problem.target - reached)
     return Solution(value, (after >= before) & (before > problem.enough), (halves + 1) // 2)
 
 
-def _fine(problem: Problem, options: MinNormNewton) -> bool:
-    """Whether more is asked for than steps about the anchor reach by themselves; they alone vary smoothly with it."""
-    return problem.stop_at is None or problem.stop_at < options.coarse
+def _begun(problem: Problem, options: MinNormNewton, index: Tensor, a: Tensor, phi: Tensor) -> _State:
+    J = _rows(problem, options, a, index)
+    gram = J.double() @ J.double().mT
+    largest = torch.linalg.eigvalsh(gram)[:, -1]
+    price = options.price * (row_norm(problem.target - problem.output) / problem.length**2)[index] ** 2
+    alpha, none = options.begin * largest, torch.zeros_like(index)
+    return _State(index, a, phi, J, alpha, price, torch.zeros_like(alpha), none, none + 1 + problem.outputs)
 
 
-def _rows(problem: Problem, options: MinNormNewton, state: _State) -> Tensor:
+def _rows(problem: Problem, options: MinNormNewton, a: Tensor, index: Tensor) -> Tensor:
     """J: (k, m, n). Few samples are laid out once per output, which takes one pull; many are pulled once per output."""
-    count, outputs = len(state.a), problem.outputs
+    count, outputs = len(a), problem.outputs
     together = problem.repeats and count * outputs <= options.together
-    a, index = (v.repeat_interleave(outputs, 0) if together else v for v in (state.a, state.index))
+    if together:
+        a, index = (v.repeat_interleave(outputs, 0) for v in (a, index))
     with torch.enable_grad():
         point = a.detach().requires_grad_(True)
         out = problem.fn(point, index).flatten(1)
@@ -129,50 +129,63 @@ def _rows(problem: Problem, options: MinNormNewton, state: _State) -> Tensor:
     return J.nan_to_num_(0.0, 0.0, 0.0)
 
 
-def _nearest(problem: Problem, options: MinNormNewton, state: _State) -> Tensor:
-    """c + z: (k, n)."""
-    J, here = _rows(problem, options, state), state.a.flatten(1)
-    anchor, fine = problem.anchor[state.index].flatten(1), _fine(problem, options)
-    stuck, moved = (state.slow > 0) & fine, (here != anchor).any(1) & fine
-    back = torch.where(stuck, 0.0, torch.where(moved, options.back, 1.0))
-    centre = torch.lerp(here, anchor, back[:, None].to(here.dtype))
-    damped = torch.maximum(state.ridge, options.near_ridge * 10.0 ** (state.slow - 1))
-    ridge = torch.where(stuck, damped, state.ridge)
-    left = (problem.target[state.index] - state.phi).flatten(1).double() + _times(J, here - centre)
-    z, fixed = torch.zeros_like(centre), torch.zeros_like(centre, dtype=torch.bool)
-    eye = torch.eye(problem.outputs, dtype=left.dtype, device=left.device)
+def _advance(problem: Problem, options: MinNormNewton, state: _State) -> Tensor:
+    """One step, taken where it lowers ‖t − Φ‖² + α ‖a − â‖²; which samples go on: (k,) bool."""
+    anchor, target = problem.anchor[state.index], problem.target[state.index]
+    trial = problem.inside(_proposal(problem, options, state).reshape_as(state.a), state.index)
+    with torch.no_grad():
+        phi = problem.fn(trial, state.index)
+    state.halves = state.halves + 1
+
+    far, farther = (state.alpha * row_norm(v - anchor) ** 2 for v in (state.a, trial))
+    left = (target - state.phi).flatten(1).double()
+    linear = _times(state.rows, (trial - state.a).flatten(1))
+    bent = (phi - state.phi).flatten(1).double() - linear
+    before = row_norm(left) ** 2 + far
+    won = before - row_norm(target - phi) ** 2 - farther
+    good = won > 0  # not where it is NaN
+    gain = (won / (before - row_norm(left - linear) ** 2 - farther).clamp_min(1e-300)).nan_to_num(-1.0)
+    bend = (row_norm(bent) / row_norm(linear).clamp_min(1e-300)).nan_to_num(torch.inf)
+    trusted = gain > options.trusted
+    least = state.price * bend.clamp_max(1.0) * row_norm(trial - anchor) ** 2
+    ended = trusted & (state.alpha <= least)
+    factor = (options.bends * bend).clamp(options.fastest, options.slowest)
+    state.alpha = torch.where(trusted, (factor * state.alpha).maximum(least), state.alpha)
+    eased = state.mu * (1 - (2 * gain - 1) ** 3).clamp(options.eased, 2.0)
+    state.mu = torch.where(good, eased, 4 * state.mu.maximum(state.alpha))
+    state.refused = torch.where(good, 0, state.refused + 1)
+    state.a = torch.where(per_system(good, trial), trial, state.a)
+    state.phi = torch.where(per_system(good, phi), phi, state.phi)
+    going = (row_norm(target - state.phi) > problem.enough[state.index]) & ~ended
+    going &= (state.refused < options.refused) & (state.halves < options.steps * (2 + problem.outputs))
+    moved = (good & going).nonzero().squeeze(1)
+    if len(moved):
+        state.rows[moved] = _rows(problem, options, state.a[moved], state.index[moved])
+        state.halves[moved] += 1 + problem.outputs
+    return going
+
+
+def _proposal(problem: Problem, options: MinNormNewton, state: _State) -> Tensor:
+    """a + z: (k, n)."""
+    J, here = state.rows.double(), state.a.flatten(1).double()
+    anchor = problem.anchor[state.index].flatten(1)
+    damping = (state.alpha + state.mu).clamp_min(1e-300)
+    pull = (state.alpha / damping)[:, None] * (anchor.double() - here)  # z without the residual
+    left = (problem.target[state.index] - state.phi).flatten(1).double()
+    ridge = damping[:, None, None] * torch.eye(problem.outputs, dtype=J.dtype, device=J.device)
+    free = J
     for rounds in range(1, options.rounds + 1):
-        gram = (J @ J.mT).double()
-        size = gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-300)
-        factor = torch.linalg.lu_factor(gram + (ridge * size)[:, None, None] * eye)
-        w = torch.linalg.lu_solve(*factor, left[..., None])
-        w = (w + torch.linalg.lu_solve(*factor, left[..., None] - gram @ w)).squeeze(-1)  # once more, less biased
-        z = torch.where(fixed, z, (w.to(J.dtype)[:, None] @ J).squeeze(1))
-        point = problem.within.clamp(centre + z, centre)
-        outside = point != centre + z
+        w = torch.linalg.solve(free @ free.mT + ridge, left - _times(J, pull))
+        point = here + pull + (w[:, None] @ free).squeeze(1)
+        inside = problem.within.clamp(point, anchor.double())
+        outside = inside != point
         if rounds == options.rounds or not bool(outside.any()):
             break
-        z, fixed = torch.where(outside, point - centre, z), fixed | outside
-        left -= _times(J, torch.where(outside, z, 0.0))
-        J.masked_fill_(outside[:, None], 0.0)  # what is on its bound moves no more
-    return point
+        pull = torch.where(outside, inside - here, pull)
+        free = free.masked_fill(outside[:, None], 0.0)  # what is on its bound moves no more
+    return inside.to(state.a.dtype)
 
 
 def _times(J: Tensor, v: Tensor) -> Tensor:
     """J v: (k, m), in double. J: (k, m, n), v: (k, n)."""
-    return (v[:, None] @ J.mT).squeeze(1).double()
-
-
-def _advance(problem: Problem, options: MinNormNewton, state: _State, aim: Tensor) -> Tensor:
-    """Go towards the aim by the longest of a few lengths that lowers the residual; passes made, in halves: (k,)."""
-
-    def point(length: float, rows: Tensor) -> Tensor:
-        here = state.a[rows]
-        return here + length * (aim[rows].reshape_as(here) - here)
-
-    used, stuck = problem.line_search(state.index, state.a, state.phi, point, options.lengths)
-    before = state.error
-    state.error = row_norm(problem.target[state.index] - state.phi)
-    state.slow = torch.where(state.error > options.slow * before, state.slow + 1, 0)
-    state.ridge[stuck] *= options.harder
-    return used
+    return (v.to(J.dtype)[:, None] @ J.mT).squeeze(1).double()

@@ -85,6 +85,8 @@ class Problem:
     """Stop at this share of the residual at the anchor, instead of ``limits.tolerance`` of the target."""
     batch: int | None = None
     """Samples of the batch these were taken from (those that need no correction are left out); None: these are all."""
+    unit: float | None = None
+    """The length that deviations are measured in, if not the anchor's norm."""
     clock: Clock = field(default_factory=Clock)
     """Runs out when the unit has taken ``limits.seconds``: iterations then stop with the best so far."""
 
@@ -94,6 +96,13 @@ class Problem:
         if self.stop_at is not None:
             return self.stop_at * row_norm(self.target - self.output)
         return self.limits.tolerance * self.scale()
+
+    @property
+    def length(self) -> Tensor:
+        """What a deviation is measured in: ``unit``, or the anchor's norm, which the gate holds above zero: (b,)."""
+        if self.unit is not None:
+            return torch.full((len(self.anchor),), self.unit, dtype=torch.float64, device=self.anchor.device)
+        return row_norm(self.anchor).clamp_min(self.gate.floor * self.inputs**0.5)
 
     @property
     def inputs(self) -> int:

@@ -29,7 +29,7 @@ Aim = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Reach:
-    """By explicit rows of the Jacobian where outputs are few, and by secant steps where there are many or that stalls.
+    """By explicit rows of the Jacobian where outputs are few, and by secant steps where there are many.
 
     Args:
         iterations: most passes over the whole path, for each start and aim. Half or double changes nothing in
@@ -51,7 +51,7 @@ class Reach:
     iterations: int = 40
     stop_at: float = 1e-3
     rounds: int = 4
-    newton: MinNormNewton = field(default_factory=MinNormNewton)
+    newton: MinNormNewton = field(default_factory=lambda: MinNormNewton(price=3e-3))
     secant: Secant = field(default_factory=Secant)
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class Reach:
 
         inner = replace(
             problem, fn=lambda z, rows: problem.fn(coloured(z, rows), rows), anchor=torch.zeros_like(problem.anchor),
-            gate=replace(problem.gate, enabled=False), within=UNBOUNDED,
+            gate=replace(problem.gate, enabled=False), within=UNBOUNDED, unit=problem.inputs**0.5,
         )  # fmt: skip
         solution, reached = self.solve(inner, aim)
         value = coloured(solution.value, torch.arange(len(solution.value), device=reached.device))
@@ -131,10 +131,4 @@ class Reach:
             solution = self.secant.solve(problem)
             return solution, problem.run(solution.value)
         solution = self.newton.solve(problem)
-        reached = problem.run(solution.value)
-        rest = (row_norm(problem.target - reached) > problem.enough).nonzero().squeeze(1)
-        if len(rest) == 0:
-            return solution, reached
-        part = replace(problem.part(rest), start=(solution.value[rest], reached[rest]))
-        more = self.secant.solve(part)
-        return solution.put(rest, more), reached.index_copy(0, rest, part.run(more.value))
+        return solution, problem.run(solution.value)

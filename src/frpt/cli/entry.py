@@ -1,0 +1,118 @@
+"""Where the `frpt` command begins and ends: Ctrl-C at any moment, output that cannot be written, the exit code.
+
+The console script calls ``main``, which loads the commands only once Ctrl-C is in hand: within five seconds it ends
+with one line and exit code 130, whatever the process is busy with.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C has ended: 128 and the signal's number."""
+_GRACE = 3.5
+"""Seconds for what is half-done to be saved and cleaned up, before the process is ended all the same."""
+_WORDS = {
+    False: "stopped: nothing half-done is left, run again to start over",
+    True: "stopped: run again to go on where it was",
+}
+
+
+class Stop:
+    """Whether Ctrl-C was pressed, and whether the command can go on from where it is."""
+
+    asked = False
+    resumes = False
+
+
+stop = Stop()
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    _take_ctrl_c()
+    code = _run()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError as error:
+        code = _unwritten(error)
+    if stop.asked and code != 0:
+        atexit._run_exitfuncs()  # files and processes of others; taking torch apart takes seconds, and is left out
+        _end()
+    sys.exit(code)
+
+
+def _run() -> int:
+    try:
+        from frpt.cli.main import app
+
+        app()
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else int(done.code is not None)
+    except BaseException as error:
+        if stop.asked:  # an interruption may come out as any exception, of an extension that is being loaded for one
+            return INTERRUPTED
+        if isinstance(error, OSError):
+            return _unwritten(error)
+        raise
+    return 0
+
+
+def _unwritten(error: OSError) -> int:
+    """A file or a stream that the system refuses, in one line."""
+    name = f"{error.filename!r}: " if error.filename else ""
+    _say(f"error: {name}{error.strerror or error}")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else it is tried, and complained of, once more
+    return 2
+
+
+def _take_ctrl_c() -> None:
+    """Have Ctrl-C noted, raised in the main thread, and watched by another one, which code in C cannot hold up."""
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    signal.signal(signal.SIGINT, _interrupted)
+    signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+    threading.Thread(target=_watch, args=(ours,), daemon=True).start()
+    unraisable, failed = sys.unraisablehook, threading.excepthook
+    sys.unraisablehook = lambda what: None if stop.asked else unraisable(what)
+    threading.excepthook = lambda what: None if stop.asked else failed(what)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    if stop.asked:
+        _end()
+    stop.asked = True
+    raise KeyboardInterrupt
+
+
+def _watch(pipe: int) -> None:
+    while signal.SIGINT not in os.read(pipe, 64):
+        pass
+    threading.Event().wait(_GRACE)
+    _end()
+
+
+def _end(*_: Any) -> None:
+    """Leave at once; processes that load or train go as well."""
+    children = sys.modules.get("multiprocessing")
+    for child in children.active_children() if children is not None else ():
+        child.kill()
+    _say(_WORDS[stop.resumes])
+    os._exit(INTERRUPTED)
+
+
+def _say(words: str) -> None:
+    """To the standard error stream, past everything that may be broken; a terminal gets its cursor back."""
+    shown = "\r\x1b[?25h\x1b[K" if os.isatty(2) else ""
+    try:
+        os.write(2, f"{shown}{words}\n".encode())
+    except OSError:  # nobody is there to read it: the exit code says it
+        return
