@@ -114,12 +114,12 @@ WORKS: dict[str, Callable[[Path], object]] = {
 
 
 def killed(work: Callable[[Path], object], folder: Path, seconds: float, drawn: random.Random) -> int:
-    """How often a process at work was killed before one came to its end."""
+    """How often a process at work was killed before one came to its end; it is given more time with every kill."""
     kills = 0
     while True:
         process = multiprocessing.get_context("fork").Process(target=_quietly, args=(work, folder))
         process.start()
-        process.join(drawn.uniform(0.05, 1.1) * seconds)
+        process.join(drawn.uniform(0.05, 1.1) * seconds * 1.2**kills)
         if process.exitcode is None:
             process.kill()
             process.join()
