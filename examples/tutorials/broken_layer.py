@@ -97,7 +97,9 @@ print(found)
 #   does *not* tell where the fault is: it depends on how strongly the rest of the
 #   network reacts to a layer.
 # - **in reference**: the same in standard deviations of the layer.
-# - **label wins** and **sensitivity** say whether the targets can be trusted.
+# - **label wins** and **trust** say whether the targets can be trusted: trust is the
+#   share of samples whose label wins from the target, times the share of a correction
+#   that stays when the feature is moved a little.
 
 # %% [markdown]
 # ## Is that luck?

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from frpt.common import yes_no
 from frpt.errors import LabelError, OptionError
 
 __all__ = ["Embedder", "class_dim", "lead", "max_assign", "nearest", "one_hot", "regression"]
@@ -172,7 +173,8 @@ def class_dim(output: Tensor, labels: Tensor) -> int:
     if not fits:
         raise LabelError(
             f"labels of shape {tuple(labels.shape)} do not fit an output of shape {shape}: they must have its shape "
-            "without the class axis (the last one, or axis 1), or be a floating-point tensor of its whole shape"
+            "without the class axis (the last one, or axis 1), or its whole shape (yes or no to each entry, or a "
+            "floating-point output target)"
         )
     if len(set(fits)) > 1:
         raise LabelError(
@@ -192,6 +194,8 @@ class Embedder:
     class_dim: int | None = None
     margin: float | None = None
     ignore_index: int = -100
+    threshold: float = 0.0
+    """Where yes and no meet: 0 for logits, 1/2 for the probabilities of a final sigmoid."""
 
     def __post_init__(self) -> None:
         m = self.margin
@@ -202,29 +206,47 @@ class Embedder:
         """Whether any output will do in which the labels win, rather than one output target."""
         return self.how == "nearest" and not y.is_floating_point()
 
+    def yes_no(self, output: Tensor, y: Tensor) -> bool:
+        """Whether labels say yes or no to each entry of the output (``common.yes_no``), rather than name classes."""
+        named = isinstance(self.how, str) and self.how != "regression"
+        return named and self.class_dim is None and yes_no.are_yes_no(output.shape, y)
+
+    def opposed(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels of yes and no as (scores, class ids): (b, classes), (b,)."""
+        return yes_no.opposed(output, y.to(output.device), self.threshold, self.ignore_index)
+
     def leads(self, output: Tensor, y: Tensor) -> Tensor:
-        """By how much each label wins over the next class: (b, ...), infinite where it is ignored."""
+        """By how much each label wins over the next class, or the threshold: (b, ...), infinite where it is ignored."""
+        if self.yes_no(output, y):
+            return yes_no.lead(output, y, self.threshold, self.ignore_index)
         return lead(output, y, self._axis(output, y), self.ignore_index)
 
     def single_leads(self, output: Tensor, y: Tensor) -> Tensor | None:
-        """The leads where each sample of an output (b, classes) has one label: (b,); None otherwise."""
+        """The leads where each sample of an output (b, classes) or of one logit has one label: (b,); None otherwise."""
+        if self.yes_no(output, y):
+            return self.leads(output, y).reshape(len(y), -1)[:, 0] if output[0].numel() == 1 else None
         single = not y.is_floating_point() and y.dim() == 1 and output.dim() == 2 and self.class_dim in (None, 1, -1)
         return self.leads(output, y.to(output.device)) if single else None
 
-    def margins(self, scores: Tensor) -> Tensor:
-        """By how much labels shall win, (b,). scores: (b, ...), the samples' own.
+    def margins(self, scores: Tensor, binary: bool = False) -> Tensor:
+        """By how much labels shall win, (b,). scores: (b, ...), the samples' own. binary: labels say yes and no.
 
-        Without ``margin`` a hundred-thousandth of the spread of a sample's scores, which hardly moves the answer, and
-        at least four units in the last place of its largest score, so that rounding does not turn it.
+        Without ``margin`` a hundred-thousandth of the spread of a sample's scores (of yes and no, around the
+        threshold), which hardly moves the answer, and at least four units in the last place of its largest score, so
+        that rounding does not turn it.
         """
-        flat = scores.flatten(1)
+        flat = scores.reshape(len(scores), -1)
         if self.margin is not None:
             return torch.full((len(flat),), float(self.margin), dtype=torch.float64, device=flat.device)
-        spread, largest = flat.double().std(1, correction=0), flat.abs().amax(1).double()
+        away = (flat.double() - self.threshold).abs().amax(1)
+        spread = away if binary else flat.double().std(1, correction=0)
+        largest = flat.abs().amax(1).double().clamp_min(self.threshold)
         return torch.maximum(1e-5 * spread, 4 * torch.finfo(scores.dtype).eps * largest)
 
     def nearest(self, output: Tensor, y: Tensor, margin: Tensor) -> Tensor:
         """The nearest output in which the labels win by ``margin: (b,)``."""
+        if self.yes_no(output, y):
+            return self._sided(output, y, margin)
         return nearest(output, y, self._axis(output, y), margin, self.ignore_index)
 
     def share(self, output: Tensor, y: Tensor) -> Tensor | None:
@@ -236,6 +258,12 @@ class Embedder:
         wins = (self.leads(output, y) > 0).reshape(len(y), -1)
         counts = (y != self.ignore_index).reshape(len(y), -1)
         return torch.where(counts.any(1), (wins & counts).sum(1) / counts.sum(1).clamp_min(1), 1.0)
+
+    def _sided(self, output: Tensor, y: Tensor, margin: float | Tensor) -> Tensor:
+        """The nearest output with every entry on its label's side of the threshold."""
+        target = yes_no.moved(output, y, margin, self.threshold, self.ignore_index)
+        changed = target != output.double()
+        return torch.where(changed, _fitting(torch.where(changed, target, 0.0).to(output.dtype)), output)
 
     def _axis(self, output: Tensor, y: Tensor) -> int:
         return class_dim(output, y) if self.class_dim is None else self.class_dim
@@ -252,13 +280,19 @@ class Embedder:
         if self.how not in EMBEDDINGS:
             names = "nearest, max_assign, one_hot, regression, or a function"
             raise OptionError(f"unknown embedding {self.how!r}: {names}")
+        if self.yes_no(output, y):
+            if self.how == "one_hot":
+                sign = yes_no.signs(output, y, self.ignore_index)
+                far = sign * (max(self.threshold, 0.5) * 2 - self.threshold if self.margin is None else self.margin)
+                return torch.where(sign == 0, output, self.threshold + far)
+            return self._sided(output, y, self.margin or 0.0)
         axis = self._axis(output, y)
         more = {} if self.margin is None else {"margin": self.margin}
         return EMBEDDINGS[self.how](output, y, dim=axis, ignore_index=self.ignore_index, **more)
 
 
 def as_labels(y: object) -> Tensor:
-    """Labels as a tensor: class ids as int64, anything else floating-point as it is."""
+    """Labels as a tensor: class ids as int64; floating-point ones, and booleans (yes and no), as they are."""
     try:
         labels = torch.as_tensor(y)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -155,3 +155,10 @@ class SlowUnitWarning(UserWarning):
 
 class EvalModeWarning(UserWarning):
     """The model is in train mode; reconstruction uses eval behaviour and restores the mode afterwards."""
+
+
+class BatchNormWarning(UserWarning):
+    """Batch norm of the trained part in train mode moves features away from those that targets were made for.
+
+    ``post_train`` gives it with the figure; ``batch_norm="eval"`` keeps the statistics as they are.
+    """

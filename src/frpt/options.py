@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 
 from frpt.errors import OptionError
+from frpt.solvers.ascent import Ascent
 from frpt.solvers.blocks.adam import Adam
 from frpt.solvers.blocks.composite import COMPOSITE_SOLVERS, Composite
 from frpt.solvers.blocks.gauss_newton import GaussNewton
@@ -27,6 +28,7 @@ __all__ = [
     "COMPOSITE_SOLVERS",
     "CONV_SOLVERS",
     "PRESETS",
+    "Ascent",
     "Bounded",
     "Composite",
     "Convolutions",
@@ -101,7 +103,7 @@ PRESETS = {
         "online",
         dtype=torch.float32,
         composite=Composite(limits=Limits(iterations=10)),
-        nearest=NearestWinning(steps=8, patience=1, looks=2, probes=0),
+        nearest=NearestWinning(steps=8, patience=1, looks=2, probes=0, ascent=None),
         reach=Reach(stop_at=0.2),
     ),
     # all numbers: B.1.2; where the paper's text and its code differ, docs/method.md says which is followed

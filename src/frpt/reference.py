@@ -128,7 +128,7 @@ class Reference:
                 for name, gatherer in gathered.items():
                     if not bool(torch.isfinite(values[name]).all()):
                         raise NonFiniteError(f"{name!r} is NaN or infinite for samples {part[0]} to {part[-1]}")
-                    labels = None if lead is None else y.long().cpu()
+                    labels = None if lead is None else y.reshape(len(y)).long().cpu()
                     gatherer.add(rev.batch_axis(name).front(values[name]), labels)
                 bar.advance(len(part))
         right = torch.cat(leads) if leads else torch.zeros(0)

@@ -168,13 +168,14 @@ class Reverser:
         self.model = model
         self.preset = preset_of(preset)
         self.embed: str | Embed = self.preset.embed if embed is None else embed
-        self.embedder = Embedder(self.embed, class_dim, margin, ignore_index)
         self.blocks = self.preset.blocks if blocks is None else blocks
         self.output = output
         self._captures: dict[tuple[Any, ...], Network] = {}
         warn_if_training(model)
         check_weights(model)
         self._example = self._capture(Inputs.of(example_inputs, kwargs))
+        ends = self._example.captured.activation()[0]
+        self.embedder = Embedder(self.embed, class_dim, margin, ignore_index, 0.5 if ends == "sigmoid" else 0.0)
         self.reference = reference
         if reference is not None:
             if not callable(getattr(reference, "check", None)):
@@ -289,7 +290,8 @@ class Reverser:
 
         Args:
             x: inputs like the example's, with any number of samples.
-            y: class ids, or a floating-point tensor shaped like the output.
+            y: class ids; 0 and 1 shaped like the output (or of one logit), yes or no to each entry; or a
+                floating-point tensor shaped like the output.
             at: the layer, by name or as a module; or several of them.
             kwargs: keyword inputs beside positional ones.
 

@@ -30,7 +30,8 @@ _DRAWN = 1 << 22
 class Paired:
     """d_s = a_s − b_s over n seeds, tested one-sided for H₁: the mean of d is positive.
 
-    delta, std: mean and standard deviation (n − 1) of d. ci: bootstrap percentile interval of the mean.
+    delta, std: mean and standard deviation (n − 1) of d. ci: bootstrap percentile interval of the mean;
+    of no width where all d are equal, when nothing is known of how they vary (tables print none then).
     t, p_t: paired t-test, t = delta / (std / √n). w, p_w: Wilcoxon's sum of the positive ranks, and its p-value.
     d_z: delta / std = t / √n, the effect size.
     """

@@ -25,6 +25,7 @@ def test_layers(d: Diagnosis) -> None:
     assert list(frame.trusted) == [True, True, False]
     assert list(frame["shape"]) == ["6", "10x8", "16x4x5"]
     assert list(frame.sensitivity) == [f.sensitivity for f in d.layers]
+    assert list(frame.trust) == [f.wins * max(0.0, 1 - f.sensitivity) for f in d.layers]
     few = tables.layers(replace(d, ranking=("head",)))
     assert few["rank"][0] == 1
     assert few["rank"].isna().tolist() == [False, True, True]

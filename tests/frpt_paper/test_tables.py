@@ -13,7 +13,7 @@ from frpt_paper.experiments.adaptation import means
 from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT
 from frpt_paper.tables import published
 from frpt_paper.tables.classification_tables import arms_table, main_table, nested_table, p_text, paired
-from frpt_paper.tables.printed import Cell, PrintedTable
+from frpt_paper.tables.printed import Cell, PrintedTable, interval
 from frpt_paper.tables.statistics import START, arm_of, gains, layer_order
 
 NOISE = {0.0: (0.0, 0.1, -0.1), 0.1: (0.02, 0.1, -0.08), 0.3: (0.0, 0.15, -0.1)}
@@ -222,3 +222,8 @@ def test_the_papers_gains_beside_its_starts() -> None:
     written = named["checkpoint"].str.split("_").str[-1].astype(float) * 100  # the caption ends in the accuracy
     assert written.tolist() == pytest.approx(named["start"].tolist())
     assert set(named["checkpoint"]) == set(published.numbers(published.PAIRED)["checkpoint"])
+
+
+def test_an_interval_without_width_is_not_printed_as_one() -> None:
+    assert interval(0.5, 0.25, 0.75) == "+0.50 [+0.25, +0.75]"
+    assert interval(0.5, 0.5, 0.5 + 1e-12) == "+0.50 [no interval]"

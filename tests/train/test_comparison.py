@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -56,6 +57,10 @@ def test_the_interval_is_the_paired_t_interval() -> None:
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
     assert found.std == pytest.approx(torch.tensor(a).sub(torch.tensor(b)).std().item(), rel=1e-5)
     assert math.isnan(Difference.of([1.0], [0.5]).low)
+    equal = Difference.of([0.3, 0.4], [0.2, 0.3])  # by the same amount, but for rounding
+    assert np.ptp(np.subtract([0.3, 0.4], [0.2, 0.3])) > 0
+    assert equal.std == 0
+    assert math.isnan(equal.low)
 
 
 @pytest.mark.parametrize(

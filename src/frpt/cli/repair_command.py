@@ -30,6 +30,7 @@ from frpt.files.atomic import check_folder, make_folder, write_atomic
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from frpt.common.asked import Task
     from frpt.repairs.controls import Method
     from frpt.repairs.nearest_weights import Loss
 
@@ -45,6 +46,7 @@ def remember(
     weights: Weights = None,
     samples: Annotated[int, typer.Option(min=1, help="At most so many inputs.")] = 500,
     regression: Annotated[bool, typer.Option(help="The outputs are numbers, and no scores of classes.")] = False,
+    binary: Annotated[bool, typer.Option(help="Each output says yes or no (several labels a sample).")] = False,
     seed: Annotated[int, typer.Option(help="Of the choice of inputs.")] = 0,
     output: Output = None,
     workers: Workers = 0,
@@ -55,10 +57,16 @@ def remember(
     with errors():
         check_folder(out)
         memory = make(
-            _network(model, weights), load_data(data), task="regression" if regression else "classification",
+            _network(model, weights), load_data(data), task=_task(regression, binary),
             samples=samples, seed=seed, output=picker(output), workers=workers,
         )  # fmt: skip
         console.print(f"{memory!r} written to {memory.save(out)}", markup=False)
+
+
+def _task(regression: bool, binary: bool) -> Task | None:
+    if regression and binary:
+        raise OptionError("--regression and --binary exclude each other")
+    return "regression" if regression else "binary" if binary else None
 
 
 def repair(
@@ -157,9 +165,12 @@ def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None
     import torch
 
     from frpt.datasets.labelled import LabelledSamples
+    from frpt.embed import as_labels
     from frpt.graph.inputs import Inputs, pick
+    from frpt.reverser import Reverser
 
     samples, wrong = LabelledSamples(dataset, model=model, once=True), []
+    embedder = None
     for rows, x, y in samples.batches([range(samples.count)], 256):
         inputs = Inputs.of(x)
         if y.is_floating_point():
@@ -167,7 +178,10 @@ def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None
         else:
             with torch.no_grad():
                 out = pick(model(*inputs.args, **inputs.kwargs), output)
-            wrong += [row for row, bad in zip(rows, (out.argmax(1) != y).tolist(), strict=True) if bad]
+            y = as_labels(y)
+            embedder = embedder or Reverser(model, inputs.first(2).given, output=output).embedder
+            bad = (embedder.leads(out, y) <= 0).reshape(len(y), -1).any(1)
+            wrong += [row for row, fails in zip(rows, bad.tolist(), strict=True) if fails]
         if len(wrong) >= most:
             break
     if not wrong:

@@ -51,8 +51,8 @@ class Diagnosis(Findings):
     Example:
         >>> diagnosis
         Diagnosis of Sequential, preset default: accuracy 0.25 on 40 samples, 30 need a correction
-        layer  deviation  in reference  label wins  sensitivity  fault   95 % interval   rank
-        -----  ---------  ------------  ----------  -----------  ------  --------------  ----
+        layer  deviation  in reference  label wins  trust  fault   95 % interval   rank
+        -----  ---------  ------------  ----------  -----  ------  --------------  ----
         out    ...
         0      ...
     """

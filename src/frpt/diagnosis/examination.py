@@ -17,7 +17,7 @@ from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTabl
 from frpt.diagnosis.layer_axes import axes
 from frpt.diagnosis.responses import picture, responses
 from frpt.diagnosis.sample_views import Words, segmentation, words_of
-from frpt.diagnosis.sums import LayerTally, PartialDiagnosis, SampleTally, class_ids, scored
+from frpt.diagnosis.sums import LayerTally, PartialDiagnosis, SampleTally, classes, scored
 from frpt.diagnosis.trust import TRUST, Trust, trust
 from frpt.embed import class_dim
 from frpt.errors import OptionError
@@ -54,10 +54,8 @@ class Examination:
         self._whole = True
         _, x, y = next(iter(source.batches([range(min(2, source.count))], 2)))
         out = rev.reconstruct(x, y, at=OUTPUT).anchor
-        dense = _class_maps(rev, out, y)
-        self.class_names = _names(
-            class_names if dense is None else None, 0 if class_ids(out, y) is None else out.shape[1]
-        )
+        dense, known = _class_maps(rev, out, y), classes(rev, out, y)
+        self.class_names = _names(class_names if dense is None else None, 0 if known is None else known[0])
         self.pixel_classes = () if dense is None else _names(class_names, dense[0].shape[-1])
         self.score_name, _ = scored(rev, out, y)
         self.tallies = {
@@ -85,9 +83,8 @@ class Examination:
         """One batch, reconstructed first and summed up then."""
         recs = self.rev.reconstruct(x, y, at=self.layers)
         out = recs[OUTPUT].anchor
-        ids = class_ids(out, y)
+        _, ids, predicted = classes(self.rev, out, y) or (0, None, None)
         _, values = scored(self.rev, out, y)
-        predicted = None if ids is None else out.argmax(1)
         self._whole = False
         for name, rec in recs.items():
             self.tallies[name].add(rec, ids, predicted)
@@ -275,6 +272,8 @@ def _class_axis(rev: Reverser, out: Tensor, y: Tensor) -> int:
 def _class_maps(rev: Reverser, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
     """(scores (b, h, w, c), labels (b, h, w)) where there is a class id at every pixel; else None."""
     if y.is_floating_point() or y.dim() != 3 or out.dim() != 4 or rev.embedder.how == "regression":
+        return None
+    if rev.embedder.yes_no(out, y):
         return None
     scores = out.movedim(_class_axis(rev, out, y), -1)
     return (scores, y) if scores.shape[:-1] == y.shape else None

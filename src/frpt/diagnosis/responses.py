@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from frpt.common.yes_no import signs
 from frpt.diagnosis.findings import Array, Response
 from frpt.diagnosis.layer_axes import LayerAxes, axes
 from frpt.diagnosis.sample_views import waveform
@@ -161,6 +162,8 @@ def _class_axis(rev: Reverser, out: Tensor, ids: Tensor) -> int:
 def _scores(rev: Reverser, out: Tensor, y: Tensor) -> tuple[Score, Score]:
     """What the forward feature and what the reconstructed one answers for."""
     y = torch.as_tensor(y, device=out.device)
+    if rev.embedder.yes_no(out, y):
+        return torch.where(out > rev.embedder.threshold, 1.0, -1.0).to(out), signs(out, y, rev.embedder.ignore_index)
     if not _are_classes(rev, out, y):
         away = rev.embedder(out, y) - out
         length = rev.batch_axis("out").norm(away).clamp_min(torch.finfo(away.dtype).tiny)

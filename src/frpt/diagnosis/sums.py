@@ -46,6 +46,10 @@ def scored(rev: Reverser, out: Tensor, y: Tensor) -> tuple[str, Tensor]:
     error, where labels are no class ids.
     """
     y = y.to(out.device)
+    if rev.embedder.yes_no(out, y):
+        lead = rev.embedder.leads(out, y).reshape(len(y), -1)
+        looked = torch.isfinite(lead)
+        return "accuracy", ((lead > 0) & looked).sum(1).double() / looked.sum(1)
     if y.is_floating_point() or y.shape == out.shape:
         return "mse", (out.double() - y.double()).square().reshape(len(y), -1).mean(1)
     axis = class_dim(out, y) if rev.embedder.class_dim is None else rev.embedder.class_dim
@@ -54,10 +58,16 @@ def scored(rev: Reverser, out: Tensor, y: Tensor) -> tuple[str, Tensor]:
     return "accuracy", hit.sum(1).double() / counts.sum(1)
 
 
-def class_ids(out: Tensor, y: Tensor) -> Tensor | None:
-    """The labels, if there is one class id for each sample of an output (b, c)."""
-    ids = y.dim() == 1 and not y.is_floating_point() and out.dim() == 2 and y.shape[0] == out.shape[0]
-    return y.long() if ids else None
+def classes(rev: Reverser, out: Tensor, y: Tensor) -> tuple[int, Tensor, Tensor] | None:
+    """(how many classes there are, class ids, predicted ones), if each sample has one: of an output (b, c), or of one
+    logit for two classes. Both: (b,)."""
+    if rev.embedder.yes_no(out, y):
+        if out[0].numel() != 1:
+            return None
+        return 2, y.reshape(-1).long(), (out.reshape(-1) > rev.embedder.threshold).long()
+    if y.dim() == 1 and not y.is_floating_point() and out.dim() == 2 and y.shape[0] == out.shape[0]:
+        return out.shape[1], y.long(), out.argmax(1)
+    return None
 
 
 class LayerTally:

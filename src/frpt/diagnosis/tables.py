@@ -26,7 +26,7 @@ from frpt.graph.names import OUTPUT
 if TYPE_CHECKING:
     import pandas as pd
 
-LAYERS = ("layer", "deviation", "in reference", "label wins", "sensitivity", "fault", "95 % interval", "rank")
+LAYERS = ("layer", "deviation", "in reference", "label wins", "trust", "fault", "95 % interval", "rank")
 PAIRS = ("label", "taken for", "samples", "moves most in", "by")
 
 
@@ -35,11 +35,11 @@ def layers(d: Findings) -> pd.DataFrame:
     rank = {name: i for i, name in enumerate(d.ranking, 1)}
     columns = (
         "layer", "kind", "shape", "depth", "deviation", "reference_deviation", "wins", "closed", "fault", "fault_low",
-        "fault_high", "sensitivity", "rank", "trusted",
+        "fault_high", "sensitivity", "trust", "rank", "trusted",
     )  # fmt: skip
     rows = [
         (f.name, f.kind, "x".join(map(str, f.shape)), f.depth, f.deviation, f.reference_deviation, f.wins,
-         f.closed, f.fault, *f.fault_interval, f.sensitivity, rank.get(f.name), f.name in d.advice.layers)
+         f.closed, f.fault, *f.fault_interval, f.sensitivity, f.trust, rank.get(f.name), f.name in d.advice.layers)
         for f in d.layers
     ]  # fmt: skip
     frame = _frame(rows, columns)
@@ -183,7 +183,7 @@ def _layer_rows(d: Findings) -> list[tuple[str, ...]]:
     rank = {name: str(i) for i, name in enumerate(d.ranking, 1)}
     return [
         (f.name, f"{f.deviation:.4f}", _number(f.reference_deviation), f"{100 * f.wins:.1f} %",
-         _number(f.sensitivity), f"{100 * f.fault:.1f} %", _span(f.fault_interval), rank.get(f.name, "-"))
+         f"{f.trust:.2f}", f"{100 * f.fault:.1f} %", _span(f.fault_interval), rank.get(f.name, "-"))
         for f in d.layers
     ]  # fmt: skip
 

@@ -58,7 +58,10 @@ class ScoreComparison:
         means = [[name, *(f"{value:.2f}" for value in self.means[name].values())] for name in self.names]
         lines = [f"{self.scenes} scenes{left}; percent", "", table(["run", *METRICS], means)]
         for name, tests in self.differences.items():
-            rows = [[m, f"{t.delta:+.2f}", f"{t.ci[0]:+.2f} to {t.ci[1]:+.2f}"] for m, t in tests.items()]
+            rows = [
+                [m, f"{t.delta:+.2f}", f"{t.ci[0]:+.2f} to {t.ci[1]:+.2f}" if t.std > 0 else "none: all equal"]
+                for m, t in tests.items()
+            ]
             lines += ["", f"{name} − {self.names[0]}, paired by scene, 95 % bootstrap interval:"]
             lines.append(table(["metric", "difference", "interval"], rows))
         return "\n".join(lines)

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from frpt.common.asked import Asked, divergence
 from frpt.errors import OptionError
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
 from frpt.repairs.curvature import Curvature
-from frpt.repairs.nearest_weights import NearestWeights, Problem, Right, Weights, lead
+from frpt.repairs.nearest_weights import NearestWeights, Problem, Right, Weights
 from frpt.repairs.weight_maps import WeightMap
 
 Method = Literal["nearest", "replay", "ewc", "finetune"]
@@ -123,7 +124,7 @@ class Control(Problem):
             with torch.enable_grad():
                 weights = self.weights(change)
                 outputs = self._run(self.inputs.taken(part), weights)
-                loss = self._missing(outputs, self.labels[part])
+                loss = self._missing(outputs, self.asked.part(part))
                 if self.method == "ewc":
                     loss = loss + strength / 2 * self._moved(change)
                 if self.method == "replay":
@@ -131,15 +132,16 @@ class Control(Problem):
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += float(loss.detach()) * len(part)
-            if not self.labels.is_floating_point():
-                all_right &= bool((outputs.argmax(1) == self.labels[part]).all())
+            if self.asked.task != "regression":
+                all_right &= bool(self.asked.part(part).win(outputs.detach()).all())
         return total / self.count, all_right, len(parts)
 
-    def _missing(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def _missing(self, outputs: Tensor, asked: Asked) -> Tensor:
         """mean ℓ(s) of some samples."""
-        if labels.is_floating_point():
-            return (labels.to(outputs) - outputs).square().sum() / (2 * len(labels))
-        return self._loss(lead(outputs, labels))[0].mean()
+        rows = torch.cat(asked.rows(outputs))
+        if asked.task == "regression":
+            return rows.square().sum() / (2 * len(outputs))
+        return self._loss(rows)[0].sum() / len(outputs)
 
     def _moved(self, change: Mapping[str, Tensor]) -> Tensor:
         """Σ_j F_jj (W − W₀)_j²."""
@@ -151,10 +153,9 @@ class Control(Problem):
         assert self.taught is not None
         rows = torch.randperm(self.old.batch, generator=order)[: self.descent.replayed]
         outputs, before = self._run(self.old.taken(rows), weights), self.taught[rows.to(self.taught.device)]
-        if self.labels.is_floating_point():
+        if self.asked.task == "regression":
             return (outputs - before).square().sum() / (2 * len(rows))
-        was, now = before.log_softmax(1), outputs.log_softmax(1)
-        return (was.exp() * (was - now)).sum() / len(rows)
+        return divergence(before, outputs, self.asked.task, self.asked.probabilities).mean()
 
 
 def diagonal(c: Curvature) -> Tensor:

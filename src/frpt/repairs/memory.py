@@ -18,16 +18,17 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from frpt.common.asked import TASKS, Task, divergence, drawn, logits
 from frpt.common.batch_axis import BatchAxis
 from frpt.datasets.labelled import LabelledSamples
 from frpt.datasets.pairs import CollateFn
-from frpt.errors import InputError, MemoryMismatchError, NonFiniteError, OptionError
+from frpt.errors import InputError, MemoryMismatchError, OptionError
 from frpt.files.atomic import make_folder, write_atomic
 from frpt.files.digest import other_weights, sha256_of_bytes, sha256_of_json, weights_of
 from frpt.files.progress import Progress
@@ -40,7 +41,6 @@ from frpt.repairs.nearest_weights import NearestWeights, Problem
 from frpt.repairs.weight_maps import Gradients, Pass, WeightMap, weight_maps
 from frpt.reverser import Reverser, make_reverser
 
-Task = Literal["classification", "regression"]
 _FORMAT, _VERSION = "frpt memory", 3
 _FACTS, _TENSORS = "memory.json", "memory.safetensors"
 _FULL = 864
@@ -48,7 +48,7 @@ _FULL = 864
 
 With it the memory of a ResNet-18 takes less than twice the bytes of its weights (benchmarks/repair.py).
 """
-_MOCK, _MOCK_STRENGTH = 20, {"classification": 3e3, "regression": 1.0}
+_MOCK, _MOCK_STRENGTH = 20, {"classification": 3e3, "binary": 3e3, "regression": 1.0}
 """Inputs of the mock repair, and its strength: the first that ``frpt.repair`` tries."""
 _EXAMPLE, _BATCH = 8, 50
 """Inputs to capture the network with, and in a pass: more take memory, not less time (SimpleCNN, on a CPU)."""
@@ -89,7 +89,7 @@ class Memory:
         curvatures: weight name → its metric.
         weights: the fingerprint of the weights it was made with; another network refuses it.
         samples: how many inputs it was made from.
-        task: "classification" or "regression".
+        task: "classification", "binary" or "regression".
         scale: KL on old inputs over what the metric says of it, for a change like a repair's. EKFAC knows nothing of
             what layers do together, so that it says too little (a sixth on CIFAR-10's SimpleCNN); ``remember`` makes
             one step of a mock repair and compares.
@@ -214,7 +214,7 @@ def remember(
     model: nn.Module | Reverser,
     inputs: Any,
     *,
-    task: Task = "classification",
+    task: Task | None = None,
     samples: int = 500,
     seed: int = 0,
     workers: int = 0,
@@ -231,7 +231,9 @@ def remember(
         inputs: a tensor, a tuple or a dict of tensors, batch first; or a data set: map-style, a ``DataLoader``, or a
             stream, of which the first ``samples`` are read. Its items are inputs, pairs (inputs, label) or dicts;
             labels are not looked at.
-        task: "classification" (scores of classes on axis 1) or "regression".
+        task: "classification" (scores of classes on axis 1), "binary" (a logit, or after a sigmoid a probability, for
+            each yes or no) or "regression". None: by the output, "binary" where it is one number a sample and
+            "classification" elsewhere.
         samples: at most so many inputs, chosen at random.
         seed: of that choice, and of the labels that are drawn from the network.
         workers: processes that load data.
@@ -252,13 +254,15 @@ def remember(
         >>> frpt.remember(model, torch.randn(100, 4), progress=False)
         Memory(100 inputs, 2 weights, 0.0 MiB)
     """
-    if task not in ("classification", "regression"):
-        raise OptionError(f"task must be classification or regression, got {task!r}")
+    if task is not None and task not in TASKS:
+        raise OptionError(f"task must be {', '.join(TASKS[:-1])} or {TASKS[-1]}, got {task!r}")
     network = model.model if isinstance(model, Reverser) else model
     batches = OldInputs(inputs, samples, seed, workers, collate_fn, network)
     rev = make_reverser(model, next(iter(batches)).first(_EXAMPLE).given, {"output": output})
     captured = captured_graph(rev)
     maps, _ = weight_maps(captured)
+    if task is None:
+        task = "binary" if math.prod(map(int, captured.output.meta["val"].shape[1:])) == 1 else "classification"
     if not maps:
         raise OptionError("this network has no linear map and no convolution whose weights a repair could move")
     with eval_mode(rev.model), Progress("remembering", 2 * batches.count, unit="inputs", shown=progress) as bar:
@@ -324,18 +328,6 @@ def _split(rows: list[int], size: int) -> Iterator[list[int]]:
         yield rows[i : i + size]
 
 
-def _drawn(output: Tensor, task: Task, generator: torch.Generator) -> Tensor:
-    """Σ_n −log p(y_n|x_n) of labels drawn from the network's own output, differentiable by it."""
-    if not bool(torch.isfinite(output).all()):
-        raise NonFiniteError("the network's output is NaN or infinite for some of the old inputs")
-    if task == "regression":
-        return (torch.randn(output.shape, generator=generator).to(output) * output).sum()
-    scores = output.movedim(1, -1).flatten(0, -2).log_softmax(-1)
-    chances = scores.detach().double().exp().cpu()
-    labels = torch.multinomial(chances, 1, generator=generator).to(output.device)
-    return -scores.gather(1, labels).sum()
-
-
 def _passes(
     captured: Captured, maps: list[WeightMap], batches: Iterable[Inputs], task: Task, seed: int, bar: Progress
 ) -> Iterator[tuple[WeightMap, list[tuple[Tensor, Tensor]]]]:
@@ -344,7 +336,7 @@ def _passes(
     for inputs in batches:
         forward = Pass(captured, maps, inputs)
         with torch.enable_grad():
-            surprise = _drawn(forward.output, task, generator)
+            surprise = drawn(forward.output, task, captured.activation()[0] == "sigmoid", generator)
         gradients = Gradients(captured, [forward.gradients(surprise)])
         for m in maps:
             yield m, [(k.float(), g.float()) for k, g in next(gradients.pairs(m))]
@@ -406,7 +398,8 @@ def _scale(
 ) -> float:
     """The KL on old inputs over ½‖W − W₀‖²_F, for one step of a mock repair of some of them.
 
-    The mock repair asks for the runner-up class, or for a tenth of the way to another sample's output.
+    The mock repair asks for the runner-up class, for another answer to the least certain yes or no, or for a tenth of
+    the way to another sample's output.
     """
     parts = list(batches)
     before = [captured.output_of(part) for part in parts]
@@ -414,6 +407,8 @@ def _scale(
     output = before[0][: first.batch]
     if task == "regression":
         labels = output + (output.roll(1, 0) - output) / 10
+    elif task == "binary":
+        labels = _turned(logits(output, captured.activation()[0] == "sigmoid"))
     elif output.dim() == 2 and output.shape[1] > 1:
         labels = output.topk(2).indices[:, 1]
     else:
@@ -423,14 +418,13 @@ def _scale(
     predicted = problem.half_distance(change)
     weights = problem.weights(change)
     after = [captured.output_of(part, weights) for part in parts]
-    real = divergence(torch.cat(before), torch.cat(after), task)
+    probable = captured.activation()[0] == "sigmoid"
+    real = float(divergence(torch.cat(before).double(), torch.cat(after).double(), task, probable).mean())
     return real / predicted if predicted > 0 and math.isfinite(real) else 1.0
 
 
-def divergence(before: Tensor, after: Tensor, task: Task) -> float:
-    """Mean KL(p_before ‖ p_after). Of regression: of normal distributions whose variance is that of the outputs."""
-    if task == "regression":
-        variance = before.double().var(0, unbiased=False).mean()
-        return float((after - before).double().square().flatten(1).sum(1).mean() / (2 * variance))
-    was, now = before.double().log_softmax(1), after.double().log_softmax(1)
-    return float((was.exp() * (was - now)).sum(1).mean())
+def _turned(z: Tensor) -> Tensor:
+    """The answers of logits (N, ...) with the least certain one of each sample turned: (N, m)."""
+    flat = z.reshape(len(z), -1)
+    yes, least = (flat > 0).long(), flat.abs().argmin(1, keepdim=True)
+    return yes.scatter(1, least, 1 - yes.gather(1, least))

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Node
 
+from frpt.common.asked import Asked
 from frpt.errors import OptionError
 from frpt.graph.capture import Captured
 from frpt.graph.inputs import Inputs
@@ -113,8 +114,9 @@ class _Linear:
 class Problem:
     """Some samples of a network, and the weights that may move for them.
 
-    labels: (N,) class ids, or an output target (N, ...) in floating point. given: how many of the samples, the first,
-    are to be fixed; the others are old ones, or those of earlier repairs. right: which of the given are right.
+    labels: (N,) class ids, (N, m) of yes and no, or an output target (N, ...) in floating point. given: how many of the
+    samples, the first, are to be fixed; the others are old ones, or those of earlier repairs. right: which of the given
+    are right.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Problem:
         right: Right | None = None,
     ) -> None:
         self.captured, self.maps, self.inputs, self.labels, self.options = captured, list(maps), inputs, labels, options
+        self.asked = Asked(labels, captured.activation()[0] == "sigmoid")
         self.present = {node: captured.weight(node) for m in maps for node in m.nodes}
         self.start = {m.name: working(m.matrix(self.present)) for m in maps}
         self.plain = {m.name: metric[m.name].to(self.start[m.name]) for m in maps}
@@ -193,26 +196,20 @@ class Problem:
         return torch.cat([self.captured.output_of(inputs, weights) for inputs in self._parts()])
 
     def leads(self, outputs: Tensor) -> Tensor:
-        """s: (N,) of labels; of an output target with m entries (m · N,), the samples of each entry together."""
-        if self.labels.is_floating_point():
-            return _residual(outputs, self.labels).T.flatten()
-        return lead(outputs, self.labels)
+        """s: (N,) of class ids; of m entries that are asked for (m · N,), the samples of each entry together."""
+        return torch.cat(self.asked.rows(outputs))
 
     def met(self, outputs: Tensor) -> Tensor:
-        """(N,) bool: the label wins, strictly; an output target is met; of the given samples, what ``right`` says."""
-        met = self._targets_met(outputs) if self.labels.is_floating_point() else self._labels_win(outputs)
+        """(N,) bool: the labels win, strictly; an output target is met; of the given samples, what ``right`` says."""
+        met = self._targets_met(outputs) if self.asked.task == "regression" else self.asked.win(outputs)
         if self.right is not None:
             met[: self.given] = self._judged(self.right, outputs[: self.given].detach())
         return met
 
-    def _labels_win(self, outputs: Tensor) -> Tensor:
-        others = outputs.scatter(1, self.labels[:, None], -torch.inf).amax(1)
-        return outputs.gather(1, self.labels[:, None]).squeeze(1) > others
-
     def _targets_met(self, outputs: Tensor) -> Tensor:
         """Given samples: most of what was missing is gone. Others: little is missing."""
         size = torch.linalg.vector_norm(self.labels.flatten(1).double(), dim=1).clamp_min(1e-12)
-        left = torch.linalg.vector_norm(_residual(outputs, self.labels).double(), dim=1)
+        left = torch.linalg.vector_norm(self.asked.missing(outputs).double(), dim=1)
         allowed = self.options.kept * size
         asked = (1 - self.options.closed) * self._missing_at_first[: self.given]
         rounding = 4 * torch.finfo(outputs.dtype).eps * size[: self.given]
@@ -223,7 +220,7 @@ class Problem:
     @cached_property
     def _missing_at_first(self) -> Tensor:
         """‖target − output‖ of the present weights: (N,)."""
-        missing: Tensor = torch.linalg.vector_norm(_residual(self.outputs(self.nothing), self.labels).double(), dim=1)
+        missing: Tensor = torch.linalg.vector_norm(self.asked.missing(self.outputs(self.nothing)).double(), dim=1)
         return missing
 
     def _judged(self, right: Right, outputs: Tensor) -> Tensor:
@@ -270,7 +267,7 @@ class Problem:
                     break
             if bool(met.all()) or best > (1 - self.options.gain) * before:
                 break
-        if self.right is not None or not self.labels.is_floating_point():
+        if self.right is not None or self.asked.task != "regression":
             change, met = self._shortened(change, met)
         return Weights(change, met, made)
 
@@ -355,10 +352,9 @@ class Problem:
             leads.clear()
             for i, inputs in enumerate(self._parts()):
                 forward = Pass(self.captured, self.maps, inputs, weights)
-                labels = self.labels[i * self.options.together :][: inputs.batch]
+                first = i * self.options.together
                 with torch.enable_grad():
-                    single = not labels.is_floating_point()
-                    rows = [lead(forward.output, labels)] if single else list(_residual(forward.output, labels).T)
+                    rows = self.asked.part(slice(first, first + inputs.batch)).rows(forward.output)
                     totals = [s.sum() for s in rows]
                 leads.extend(s.detach().double() for s in rows)
                 for total in totals:
@@ -414,7 +410,7 @@ class Problem:
 
     def _loss(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(ℓ, ℓ′, ℓ″) of every row."""
-        if self.labels.is_floating_point():
+        if self.asked.task == "regression":
             return s.square() / 2, s, torch.ones_like(s)
         if self.options.loss == "hinge":
             short = (self.options.margin - s).clamp_min(0.0)
@@ -432,14 +428,3 @@ class Problem:
         values = captured.given(inputs) | dict(weights)
         out: Tensor = captured.run(captured.nodes, values, {captured.output}, inputs.batch)[captured.output]
         return out
-
-
-def lead(outputs: Tensor, labels: Tensor) -> Tensor:
-    """s = z_y − logsumexp of the other scores: (N,). outputs: (N, classes)."""
-    own = labels[:, None]
-    return outputs.gather(1, own).squeeze(1) - outputs.scatter(1, own, -torch.inf).logsumexp(1)
-
-
-def _residual(outputs: Tensor, target: Tensor) -> Tensor:
-    """target − output: (N, m)."""
-    return (target.to(outputs) - outputs).flatten(1)

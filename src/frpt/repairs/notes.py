@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from frpt.common.asked import task_of
 from frpt.files.digest import sha256_of_item
 from frpt.graph.inputs import Inputs
 
@@ -90,13 +91,14 @@ def _samples(inputs: Inputs, labels: Tensor) -> list[str]:
 
 def _one_sided(labels: Tensor, outputs: Tensor, right: Tensor) -> list[str]:
     """All failures of one label: the cheapest repair gives that label to everything."""
-    if labels.is_floating_point():
+    if task_of(labels) == "regression" or (labels.dim() > 1 and labels.shape[1] > 1):
         return []
     wrong = ~right
     wanted = labels[wrong].unique()
     if len(wanted) > 1 or int(wrong.sum()) < 2:
         return []
-    taken = outputs[wrong].argmax(1).unique()
+    predicted = outputs.argmax(1) if labels.dim() == 1 else 1 - labels[:, 0]  # of one logit: what it is not
+    taken = predicted[wrong].unique()
     who = f"all failures are of class {int(wanted[0])}"
     who += f", taken for {int(taken[0])}" if len(taken) == 1 else ""
     return [

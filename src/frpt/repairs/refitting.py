@@ -157,9 +157,11 @@ class _Rest:
 
     @cached_property
     def nbytes(self) -> int:
-        """About what a backward pass needs."""
-        sizes = [n.meta["val"] for n in self.nodes if n not in self.given and isinstance(n.meta.get("val"), Tensor)]
-        return sum(prod(self.batch.captured.size(s, self.batch.count) for s in v.shape) * v.itemsize for v in sizes)
+        """About what a backward pass needs; values whose size depends on the data are left out."""
+        captured, count = self.batch.captured, self.batch.count
+        values = [n.meta["val"] for n in self.nodes if n not in self.given and isinstance(n.meta.get("val"), Tensor)]
+        known = [v for v in values if all(_of_batch(captured, s) for s in v.shape)]
+        return sum(prod(captured.size(s, count) for s in v.shape) * v.itemsize for v in known)
 
 
 @dataclass(eq=False)
@@ -258,11 +260,21 @@ class _Part:
         return _summed(own, map(one, passes))
 
 
+def _of_batch(captured: Captured, size: int | torch.SymInt) -> bool:
+    """Whether a size is a number, or follows from the batch size."""
+    return isinstance(size, int) or size.node.expr.free_symbols <= {captured.symbol}
+
+
 def _summed(own: Weights, parts: Iterable[Weights]) -> Weights:
     total: Weights = {n: torch.zeros_like(w) for n, w in own.items()}
     for part in parts:
         total = {n: total[n] + part[n] for n in total}
     return total
+
+
+def _like_output(captured: Captured, labels: Tensor) -> Tensor:
+    """Something shaped like the output of as many samples as there are labels."""
+    return torch.empty(len(labels), *map(int, captured.output.meta["val"].shape[1:]), device="meta")
 
 
 def chosen_loss(rev: Reverser, loss: str | None, labels: Sequence[Tensor]) -> str:
@@ -271,6 +283,8 @@ def chosen_loss(rev: Reverser, loss: str | None, labels: Sequence[Tensor]) -> st
         return loss
     captured, _ = rev.node(OUTPUT)
     ends = captured.activation()[0]
+    if rev.embedder.yes_no(_like_output(captured, labels[0]), labels[0]):
+        return "bce"
     whole = labels[0].dim() == captured.output.meta["val"].dim()  # a number for each output, not one label for several
     if whole and labels[0].is_floating_point():
         shares = ends == "sigmoid" and all(bool(((y >= 0) & (y <= 1)).all()) for y in labels)
@@ -297,6 +311,9 @@ def _recorded(rev: Reverser, layers: Sequence[str], x: Any, y: Tensor, loss: str
     names = {id(p): n for n, p in rev.model.named_parameters()}
     weights = {n: names[id(captured.held(n))] for n in captured.weights if id(captured.held(n)) in names}
     labels = torch.as_tensor(y).to(next(iter(inputs.tensors)).device)
+    output = _like_output(captured, labels)
+    if rev.embedder.yes_no(output, labels):
+        labels = labels.reshape(output.shape)
     return _Batch(
         captured, given, {layer: (node, values[node]) for layer, node in nodes.items()}, values[end], end, labels,
         rev.embedder.class_dim, rev.embedder.ignore_index, inputs.batch, weights, loss,
@@ -310,7 +327,7 @@ def _axis(out: Tensor, b: _Batch) -> int:
 def _wanted(out: Tensor, b: _Batch) -> Tensor:
     """What each entry of the output should be: the labels, or one-hot where they are class ids."""
     if b.labels.shape == out.shape:
-        return b.labels.to(out)
+        return b.labels.to(out) if b.labels.is_floating_point() else (b.labels == 1).to(out)
     hot = F.one_hot(b.labels.clamp_min(0), out.shape[_axis(out, b)]).movedim(-1, _axis(out, b))
     return hot.to(out)
 
@@ -318,7 +335,7 @@ def _wanted(out: Tensor, b: _Batch) -> Tensor:
 def _counts(out: Tensor, b: _Batch) -> Tensor:
     """1, or 0 where a label is ignored; to be multiplied with something like the output."""
     if b.labels.shape == out.shape:
-        return torch.ones_like(out)
+        return torch.ones_like(out) if b.labels.is_floating_point() else (b.labels != b.ignored).to(out)
     return (b.labels != b.ignored).unsqueeze(_axis(out, b)).to(out)
 
 

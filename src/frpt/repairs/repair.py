@@ -18,6 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from frpt.common.asked import Task, task_of
+from frpt.common.yes_no import are_yes_no, signs
 from frpt.datasets.labelled import whole_set
 from frpt.embed import as_labels
 from frpt.errors import InputError, LabelError, OptionError
@@ -25,7 +27,7 @@ from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.repairs.controls import DESCENTS, Control, Method
 from frpt.repairs.fix import Fix, Kept, Tried, run
-from frpt.repairs.memory import Memory, Task, captured_graph, remember
+from frpt.repairs.memory import Memory, captured_graph, remember
 from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Right, Weights
 from frpt.repairs.notes import far_moves, notes_on, on_replay
 from frpt.repairs.patch import Patch
@@ -39,6 +41,8 @@ _UNWORTHY = (
 )
 
 
+_TASKS = {"classification": "a classifier", "binary": "answers of yes and no", "regression": "outputs that are numbers"}
+_LABELS = {"classification": "class ids", "binary": "yes and no", "regression": "output targets"}
 _MORE = "without modules= all weights may move, and more samples can be fixed"
 
 
@@ -87,7 +91,8 @@ def repair(
     Args:
         model: the trained network, or a ``Reverser`` of it; it is not changed.
         x: the failing samples, batch first, as the model takes them; samples that are right may be among them.
-        y: their labels: class ids (N,), or for regression the outputs they should have.
+        y: their labels: class ids (N,); 0 and 1 for each output, yes or no; or for regression the outputs they should
+            have.
         memory: what the network does on its old inputs (``frpt.remember``), or the directory it was saved in.
         keep: some old samples that should stay as they are: (inputs, labels), or a data set, a ``DataLoader`` or a
             stream of them, read as a whole. They choose the strength and are reported on; they are no training
@@ -141,7 +146,8 @@ def repair(
                 "repair needs to know what to leave alone: pass memory=frpt.remember(model, old_inputs), or some old "
                 "samples as keep=(inputs, labels)"
             )
-        memory = remember(rev, keep[0], task=_task(as_labels(y)), seed=seed, progress=False)
+        task = task_of(_read(captured_graph(rev), as_labels(y)))
+        memory = remember(rev, keep[0], task=task, seed=seed, progress=False)
     memory.check(rev.model)
     captured = captured_graph(rev)
     usual: Loss = NearestWeights.loss if method == "nearest" else "logistic"
@@ -151,7 +157,7 @@ def repair(
     choice = _choice(method, memory.task, strength, budget)
     with eval_mode(rev.model):
         before = _outputs(captured, inputs)
-        labels = _labels(before, as_labels(y), memory)
+        labels = _labels(before, _read(captured, as_labels(y)), memory)
         maps, where = _movable(rev, captured, modules, inputs, labels, keep, seed)
         samples = _with_earlier(inputs, labels, memory)
         if method == "nearest":
@@ -218,7 +224,7 @@ def _movable(
     if modules != "auto":
         return chosen(maps, [modules] if isinstance(modules, str) else modules), ()
     if keep is not None:  # the half that chooses
-        old, known = Inputs.of(keep[0]), as_labels(keep[1]).to(labels)
+        old, known = Inputs.of(keep[0]), _read(captured, as_labels(keep[1])).to(labels)
         rows = torch.arange(0, old.batch, 2)
         inputs, labels = inputs.joined(old.taken(rows)), torch.cat([labels, known[rows.to(known.device)]])
     named = most_faulty(rev, inputs, labels, [m.name for m in maps], seed)
@@ -232,7 +238,7 @@ def _choice(method: Method, task: Task, strength: float | None, budget: float | 
     given = None if strength is None else (_positive("strength", strength),)
     if method == "nearest":
         limit = Strengths.budget if budget is None else _positive("budget", budget)
-        usual = Strengths() if task == "classification" else Strengths.of_outputs()
+        usual = Strengths.of_outputs() if task == "regression" else Strengths()
         return replace(usual, ladder=given or usual.ladder, budget=limit)
     if method not in DESCENTS:
         raise OptionError(f"method must be nearest, {', '.join(DESCENTS)}, got {method!r}")
@@ -265,7 +271,8 @@ class _Held:
     def __init__(self, captured: Captured, rev: Reverser, keep: tuple[Any, Any], problem: Problem) -> None:
         inputs = Inputs.of(keep[0])
         inputs.check_finite()
-        labels = _labels(_outputs(captured, inputs.first(2)), as_labels(keep[1]), None, inputs.batch)
+        known = _read(captured, as_labels(keep[1]))
+        labels = _labels(_outputs(captured, inputs.first(2)), known, None, inputs.batch)
         self.problem = Problem(captured, problem.maps, problem.plain, inputs, labels, problem.options, given=0)
         self.before = self.problem.met(self.problem.outputs(self.problem.nothing))
         self.chooses = torch.arange(inputs.batch) % 2 == 0
@@ -340,10 +347,11 @@ def _labels(outputs: Tensor, y: Tensor, memory: Memory | None, count: int | None
         raise LabelError("class ids must be integers, got bool: pass y.long()")
     if y.is_floating_point() and y.dim() == 1 and outputs.dim() == 2 and outputs.shape[1] > 1:
         raise LabelError(f"class ids must be integers, got {y.dtype}: pass y.long()")
-    if not y.is_floating_point() and memory is not None and memory.task != "classification":
+    asked = task_of(y)
+    if memory is not None and memory.task != asked:
         raise OptionError(
-            "this memory is of outputs that are numbers, and the labels are class ids: make one with "
-            'frpt.remember(..., task="classification")'
+            f"this memory is of {_TASKS[memory.task]}, and the labels are {_LABELS[asked]}: make one with "
+            f'frpt.remember(..., task="{asked}")'
         )
     if y.is_floating_point():
         if y.shape[1:] != outputs.shape[1:]:
@@ -352,8 +360,9 @@ def _labels(outputs: Tensor, y: Tensor, memory: Memory | None, count: int | None
             )
         if not bool(torch.isfinite(y).all()):
             raise LabelError("the output targets hold NaN or infinity; clean the labels first")
-        if memory is not None and memory.task != "regression":
-            raise OptionError('this memory is of a classifier: make one with frpt.remember(..., task="regression")')
+        return y
+    if asked == "binary" and y.shape[1] == math.prod(outputs.shape[1:]):
+        signs(outputs[:1].new_zeros(y.shape), y)
         return y
     if outputs.dim() != 2 or y.dim() != 1:
         raise LabelError(
@@ -373,8 +382,10 @@ def _with_earlier(inputs: Inputs, labels: Tensor, memory: Memory) -> tuple[Input
     return inputs.joined(memory.repaired.inputs), torch.cat([labels, memory.repaired.labels.to(labels)])
 
 
-def _task(y: Tensor) -> Task:
-    return "regression" if y.is_floating_point() else "classification"
+def _read(captured: Captured, y: Tensor) -> Tensor:
+    """Labels as they are, but for those that say yes or no to each output, (N, m)."""
+    shape = (len(y), *map(int, captured.output.meta["val"].shape[1:])) if y.dim() else ()
+    return y.reshape(len(y), -1).long() if y.dim() and are_yes_no(shape, y) else y
 
 
 def _outputs(captured: Captured, inputs: Inputs) -> Tensor:

@@ -202,11 +202,13 @@ _Samples = tuple[Inputs, Tensor]
 
 
 def _samples(given: tuple[Any, Any], name: str) -> _Samples:
-    """Inputs and class ids that fit each other."""
+    """Inputs and labels that fit each other."""
     inputs, labels = Inputs.of(given[0]), as_labels(given[1])
     inputs.check_finite()
-    if labels.is_floating_point() or labels.dim() != 1:
-        raise LabelError(f"{name}: repairs are compared by class ids (N,), got {tuple(labels.shape)} of {labels.dtype}")
+    if labels.is_floating_point() or labels.dim() == 0:
+        raise LabelError(
+            f"{name}: repairs are compared by class ids (N,) or yes and no, got {tuple(labels.shape)} of {labels.dtype}"
+        )
     if len(labels) != inputs.batch:
         raise LabelError(f"{name}: there are {inputs.batch} samples and {len(labels)} labels")
     return inputs, labels
@@ -223,7 +225,8 @@ def _halves(inputs: Inputs, labels: Tensor) -> tuple[Inputs, _Samples]:
 def _right(rev: Reverser, model: nn.Module, samples: _Samples) -> Tensor:
     """(N,) bool."""
     inputs, labels = samples
-    return run(model, inputs, rev.output).argmax(1).cpu() == labels.cpu()
+    lead = rev.embedder.leads(run(model, inputs, rev.output).cpu(), labels.cpu())
+    return (lead > 0).reshape(len(labels), -1).all(1)
 
 
 def _percent(right: Tensor) -> float:

@@ -1,6 +1,7 @@
 """The answer by the whole path: from the layer to the output as one function, solved from the anchor.
 
-One label a sample: the nearest feature in which the label wins (``solvers.nearest``). Many labels, or an output target:
+One label a sample, or a few of yes and no: the nearest feature in which they win (``solvers.nearest``). Many labels, or
+an output target:
 the nearest feature whose output is the target (``solvers.reach``). Samples that are right already are left alone.
 Called by ``Reverser.reconstruct`` for every preset but the paper's, which walks op by op (``frpt.reverse.backward``).
 """
@@ -28,7 +29,7 @@ from frpt.reverse.batch import Batch
 from frpt.reverse.network import Network
 from frpt.reverse.reconstruction import Reconstruction, UnitReport
 from frpt.solvers.base import row_norm
-from frpt.solvers.blocks.problem import Problem
+from frpt.solvers.blocks.problem import BlockFunction, Problem
 from frpt.solvers.blocks.reach import Aim
 from frpt.solvers.contest import Contest
 from frpt.solvers.nearest import Winning
@@ -38,6 +39,9 @@ _FORWARD, _BACKWARD = 0.35, 0.65
 """What a forward and a backward pass take of both together."""
 _INSIDE = 0.01
 """How far beyond the margin many labels are aimed at, as a share of the spread of a sample's scores."""
+_FEW, _RIVALS = 32, 8
+"""Labels of yes and no of a sample up to which each is a constraint of its own, and how many gradients of them are
+kept: choices. More are aimed at together, as pixels are."""
 
 
 class WholePath(Batch):
@@ -59,7 +63,8 @@ class WholePath(Batch):
         self.options: NearestWinning = self.preset.nearest
         self.gate = replace(self.preset.gate, deviation=min(self.preset.gate.deviation, self.options.farthest))
         self.reference = reference
-        self.margin = embedder.margins(self.axis.front(self.output)) if embedder.picks(self.y) else None
+        self.binary = embedder.yes_no(self.output, self.y)
+        self.margin = self._margins(embedder) if embedder.picks(self.y) else None
         if self.margin is None:
             self.target = embedder(self.output, self.y)
             self.corrected = self.axis.rows(self.target != self.output).any(1)
@@ -85,10 +90,14 @@ class WholePath(Batch):
             return wanted, wanted, torch.zeros(len(self.index), dtype=torch.float64, device=wanted.device)
         if not plan.closable:
             return self._walked(plan, plan.whole)
-        single = self.y.dim() == 1 and self.output.dim() == 2 and self.axis == BatchAxis()
+        few = self.binary and self.output[0].numel() <= _FEW
+        single = (few or (self.y.dim() == 1 and self.output.dim() == 2)) and self.axis == BatchAxis()
         if self.margin is not None and single:
             return self._winning(plan, plan.whole, self.margin)
         return self._reaching(plan, plan.whole)
+
+    def _margins(self, embedder: Embedder) -> Tensor:
+        return embedder.margins(self.axis.front(self.output), self.binary)
 
     def _variation(self, plan: Plan) -> Variation | None:
         """What the reference knows of a layer."""
@@ -104,24 +113,38 @@ class WholePath(Batch):
     def _winning(self, plan: Plan, path: Unit, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One label a sample; the anchor where no feature is found in which it wins."""
         fn, anchor, _, at = self.record.block(path, self.index)
+        label, options = self.y[self.index], self.options
+        if self.binary:
+            fn, label, options = self._opposed(fn)
         contest = Contest(
-            fn, anchor, self.y[self.index], margin[self.index].to(anchor.dtype), self.gate,
-            self.network.range(path.source),
+            fn, anchor, label, margin[self.index].to(anchor.dtype), self.gate,
+            self.network.range(path.source), repeats=self.captured.dynamic,
         )  # fmt: skip
         variation = self._variation(plan)
 
         def solved(contest: Contest) -> Winning:
             if variation is None:
-                return self.options.solve(contest)
-            return self.preset.likeliest.solve(contest, variation, self.options)
+                return options.solve(contest)
+            return self.preset.likeliest.solve(contest, variation, options)
 
         found = solved(contest)
         lost = (~found.wins).nonzero().squeeze(1)
         if self.embedder.margin and len(lost):  # not by that margin: then by a hair
-            hair = replace(self.embedder, margin=None).margins(self.axis.front(self.output))[self.index[lost]]
+            hair = self._margins(replace(self.embedder, margin=None))[self.index[lost]]
             found = found.put(lost, solved(replace(contest.part(lost), margin=hair.to(anchor.dtype))))
         value, out = self._verified(path, at.input.back(found.value).to(self.record.values[path.source].dtype))
         return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.iterations.double()
+
+    def _opposed(self, fn: BlockFunction) -> tuple[BlockFunction, Tensor, NearestWinning]:
+        """Labels of yes and no as a contest of classes: the path to its scores, class ids, and the solver for it."""
+        mine = self.y[self.index]
+        rivals = max(self.options.competitors, min(self.output[0].numel(), _RIVALS))
+        label = self.embedder.opposed(self.axis.take(self.output, self.index), mine)[1]
+        return (
+            lambda a, rows: self.embedder.opposed(fn(a, rows), mine[rows])[0],
+            label,
+            replace(self.options, competitors=rivals),
+        )
 
     def _reaching(self, plan: Plan, path: Unit) -> tuple[Tensor, Tensor, Tensor]:
         """Many labels a sample, or an output target: as near to it as the path gets."""

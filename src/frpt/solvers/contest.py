@@ -45,6 +45,8 @@ class Contest:
     within: Range = UNBOUNDED
     metric: Metric | None = None
     """None: M = I."""
+    repeats: bool = True
+    """Whether ``fn`` can be given a sample several times in a pass; a graph of fixed batch size cannot."""
 
     def part(self, rows: Tensor) -> Contest:
         """The same for the samples ``rows: (k,)`` only."""

@@ -66,7 +66,7 @@ class LikeliestWinning:
         rest = (~wins).nonzero().squeeze(1)
         if len(rest) == 0:
             return guessed
-        coarse = replace(nearest, gain=self.gain, patience=self.patience, looks=self.looks)
+        coarse = replace(nearest, gain=self.gain, patience=self.patience, looks=self.looks, ascent=None)
         more = coarse.solve(replace(contest.part(rest), anchor=guess[rest]))
         lost = (~more.wins).nonzero().squeeze(1)
         if len(lost):  # from ã there is no way: the least change of the anchor itself

@@ -15,12 +15,13 @@ Called by ``frpt.reverse.whole_path``; knows a function and its constraints, not
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from frpt.common.checks import require_numbers_positive
+from frpt.solvers.ascent import Ascent
 from frpt.solvers.base import Range, Solution, Working, row_norm
 from frpt.solvers.contest import Contest
 from frpt.solvers.linear.gate import admissible
@@ -67,6 +68,7 @@ class NearestWinning:
         looks: forward passes for that.
         probes: random points to start again from, the best of them, where no step makes the label win; 0: none.
         radii: their distances, in norms of the anchor.
+        ascent: starts all over the features within ``farthest``, for samples that are still lost; None: none.
         farthest: norms of the anchor within which a target has to lie; one farther away is no feature this layer would
             produce.
         together: most samples in a pass: more are no faster on a CPU.
@@ -100,6 +102,7 @@ class NearestWinning:
     looks: int = 3
     probes: int = 48
     radii: tuple[float, ...] = (0.3, 1.0, 2.0, 4.0)
+    ascent: Ascent | None = field(default_factory=Ascent)
     farthest: float = 10.0
     together: int = 1024
     budget: int = 2**28
@@ -117,18 +120,25 @@ class NearestWinning:
         if self.probes:
             for rows in self.chunks(contest, (~best.winning).nonzero().squeeze(1)):
                 _search(contest, self, best, rows, _elsewhere(contest, self, best, rows))
+        if self.ascent is not None:
+            best.forget(~admissible(best.value, contest.anchor.flatten(1), contest.gate))
+            for rows in self.chunks(contest, (~best.winning).nonzero().squeeze(1)):
+                _ascend(contest, self, self.ascent, best, rows)
         _shorten(contest, self, best)
         wins = best.winning & admissible(best.value, contest.anchor.flatten(1), contest.gate)
         value = torch.where(wins[:, None], best.value, contest.anchor.flatten(1)).reshape(shape)
         return Winning(value, ~wins, best.backwards, best.forwards)
 
     def chunks(self, contest: Contest, rows: Tensor | None = None) -> tuple[Tensor, ...]:
-        """As many samples together as memory holds: rows, moves, and what the program and a pass take beside them."""
+        """Samples, all of them or ``rows``, as many together as go into a pass."""
         if rows is None:
             rows = torch.arange(len(contest.anchor), device=contest.anchor.device)
+        return rows.split(self.most(contest)) if len(rows) else ()
+
+    def most(self, contest: Contest) -> int:
+        """Most samples in a pass: what rows, moves, the program and a pass take has to fit into the budget."""
         one = contest.anchor[:1].nbytes * (2 * self.competitors + 8)
-        most = max(8, min(self.together, self.budget // max(one, 1)))
-        return rows.split(most) if len(rows) else ()
+        return max(8, min(self.together, self.budget // max(one, 1)))
 
 
 @dataclass
@@ -170,6 +180,10 @@ class _Best:
     def winning(self) -> Tensor:
         """(b,) bool: the label has won somewhere."""
         return self.distance < torch.inf
+
+    def forget(self, rows: Tensor) -> None:
+        """Samples whose feature will not do. rows: (b,) bool."""
+        self.distance[rows] = torch.inf
 
     def take(self, index: Tensor, value: Tensor, distance: Tensor, lead: Tensor, better: Tensor) -> None:
         self.value[index[better]] = value[better]
@@ -337,6 +351,36 @@ def _elsewhere(contest: Contest, options: NearestWinning, best: _Best, rows: Ten
         start = torch.where((lead > most)[:, None], point, start)
         most = torch.maximum(most, lead)
     return start
+
+
+def _ascend(contest: Contest, options: NearestWinning, ascent: Ascent, best: _Best, rows: Tensor) -> None:
+    """Winning points found far from the anchor, and from the nearest of them searches for nearer ones.
+
+    What is found lies where a start happened to lead: so once more within a share of its distance, while that helps.
+    """
+    lead = _lead(contest, contest.anchor.flatten(1)[rows], rows, best).double()
+    farthest = min(options.farthest, contest.gate.deviation) * contest.norms()[rows]
+    while len(rows):
+        part = contest.part(rows)
+        climbed = ascent.solve(part, lead, farthest, options.most(contest))
+        best.forwards[rows] += climbed.passes
+        best.backwards[rows] += climbed.passes
+        for k in range(ascent.kept):
+            found = (climbed.distance[:, k] < torch.inf).nonzero().squeeze(1)
+            if len(found):
+                _pull(part.part(found), options, best, rows[found], climbed.point[found, k])
+        ascent = replace(ascent, rounds=ascent.rounds[:1])
+        reached = row_norm(best.value[rows] - contest.anchor.flatten(1)[rows])
+        rows, lead, farthest = (v[climbed.won] for v in (rows, lead, ascent.nearer * reached))
+
+
+def _pull(part: Contest, options: NearestWinning, best: _Best, index: Tensor, start: Tensor) -> None:
+    """A search of its own from winning points: one that begins farther away may end nearer."""
+    mine = _Best(part.anchor.flatten(1))
+    _search(part, options, mine, torch.arange(len(index), device=index.device), start)
+    best.take(index, mine.value, mine.distance, mine.lead, mine.distance < best.distance[index])
+    best.forwards[index] += mine.forwards
+    best.backwards[index] += mine.backwards
 
 
 def _lead(contest: Contest, point: Tensor, rows: Tensor, best: _Best) -> Tensor:

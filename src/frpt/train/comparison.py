@@ -89,7 +89,8 @@ class Difference:
         """a minus b, seed by seed."""
         d = np.subtract(a, b)
         n = len(d)
-        std = float(d.std(ddof=1)) if n > 1 else 0.0
+        rounding = 1e-12 * float(np.abs([a, b]).max(initial=0.0))
+        std = float(d.std(ddof=1)) if n > 1 and float(np.ptp(d)) > rounding else 0.0
         half = float(stats.t.ppf(0.975, n - 1)) * std / math.sqrt(n) if n > 1 and std > 0 else math.nan
         mean = float(d.mean())
         return Difference([float(v) for v in d], mean, std, mean - half, mean + half)

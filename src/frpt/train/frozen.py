@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import MethodType, TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from frpt.errors import FreezeError, TapError
@@ -23,7 +24,9 @@ from frpt.train.batches import on_device
 from frpt.train.tap import FeatureTap
 
 
-def freeze(model: nn.Module, by: Reverser | InputLike, at: Layer, *, whole_train: bool = False) -> Frozen:
+def freeze(
+    model: nn.Module, by: Reverser | InputLike, at: Layer, *, whole_train: bool = False, batch_norm: str = "train"
+) -> Frozen:
     """Make exactly the parameters that the value at layer ``at`` depends on trainable, and freeze all else.
 
     Until ``restore()``, or the end of a ``with`` block, modules of the frozen part stay in eval mode through every
@@ -34,6 +37,8 @@ def freeze(model: nn.Module, by: Reverser | InputLike, at: Layer, *, whole_train
         by: a Reverser on this model or on one of the same architecture, or example inputs to make one with.
         at: the layer, by name or as the module itself. Its own parameters are trained.
         whole_train: let the frozen part follow ``model.train()`` like the rest; only its parameters stay then.
+        batch_norm: "eval" keeps batch norm of the trained part in eval mode as well: its statistics stay, its weights
+            are trained.
 
     Returns:
         What is trained and what stays; a context manager that gives everything back.
@@ -77,10 +82,12 @@ def freeze(model: nn.Module, by: Reverser | InputLike, at: Layer, *, whole_train
             f"nothing before {at!r} can be trained: its value depends on no parameter. Choose a layer further towards "
             "the output."
         )
+    still = _batch_norms(model, upstream) if batch_norm == "eval" else []
     if whole_train:
-        return Frozen(model, at, trained, [])
+        return Frozen(model, at, trained, still)
     marked, called = _lineage(model, rev.example, at)
-    return Frozen(model, at, trained, _staying(model, set(trained), marked, called))
+    staying = _staying(model, set(trained), marked, called)
+    return Frozen(model, at, trained, [*staying, *(path for path in still if path not in staying)])
 
 
 class Frozen:
@@ -167,6 +174,37 @@ class Frozen:
                     yield name, t
             elif name.rpartition(".")[0] in staying:
                 yield name, t
+
+
+def _batch_norms(model: nn.Module, tensors: Sequence[str]) -> list[str]:
+    """Paths of the batch norms that hold any of some parameters and buffers."""
+    owners = {name.rpartition(".")[0] for name in tensors}
+    return [path for path, m in model.named_modules() if isinstance(m, _BatchNorm) and path in owners]
+
+
+def moved_by_statistics(model: nn.Module, at: str, inputs: Inputs) -> float:
+    """How far batch norm in train mode moves a layer's features from those of eval mode, as a share of their norm.
+
+    Over a batch, with whatever modules a ``Frozen`` holds in eval mode; the statistics are given back.
+    """
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+    if not norms or inputs.batch < 2:
+        return 0.0
+    kept, modes = [(b, b.clone()) for m in norms for b in m.buffers()], [m.training for m in norms]
+    try:
+        with FeatureTap(model, at) as tap, eval_mode(model), torch.no_grad():
+            model(*inputs.args, **inputs.kwargs)
+            still = tap.value.double()
+            for m in norms:
+                m.train(True)
+            model(*inputs.args, **inputs.kwargs)
+            away = tap.value.double() - still
+    finally:
+        for buffer, before in kept:
+            buffer.copy_(before)
+        for m, mode in zip(norms, modes, strict=True):
+            m.training = mode
+    return float(torch.linalg.vector_norm(away) / torch.linalg.vector_norm(still).clamp_min(1e-300))
 
 
 def _staying(model: nn.Module, trained: set[str], marked: set[str], called: set[str]) -> list[str]:

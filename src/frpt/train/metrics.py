@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from frpt.common.yes_no import are_yes_no, lead, signs
 from frpt.embed import class_dim
 from frpt.errors import LabelError, OptionError
 
@@ -67,8 +69,15 @@ class Metric:
         return int((moved & (gain > 0)).sum()), int((moved & (gain < 0)).sum())
 
 
-def accuracy(outputs: Tensor, labels: Tensor, k: int = 1) -> Tensor:
-    """Share of each sample's labels among its k best scores: (b,); where there is one label a sample, 0 or 1."""
+def accuracy(outputs: Tensor, labels: Tensor, k: int = 1, threshold: float = 0.0) -> Tensor:
+    """Share of each sample's labels among its k best scores: (b,); where there is one label a sample, 0 or 1.
+
+    Of yes and no: the share on the right side of the threshold.
+    """
+    if are_yes_no(outputs.shape, labels):
+        right = lead(outputs, labels, threshold).reshape(len(outputs), -1)
+        looked = torch.isfinite(right)
+        return ((right > 0) & looked).sum(1).double() / looked.sum(1).clamp_min(1)
     scores = outputs.movedim(class_dim(outputs, labels), -1)
     counts = labels != IGNORED
     if k == 1:
@@ -95,8 +104,13 @@ def displacement(outputs: Tensor, labels: Tensor) -> Tensor:
     return away
 
 
-def metric_of(choice: str | Metric | Callable[[Tensor, Tensor], Tensor | float] | None, labels: Tensor) -> Metric:
-    """The metric of that name ("accuracy", "top5", "mse", "ade", "fde"), a function, or by the labels' kind."""
+def metric_of(
+    choice: str | Metric | Callable[[Tensor, Tensor], Tensor | float] | None, labels: Tensor, threshold: float = 0.0
+) -> Metric:
+    """The metric of that name ("accuracy", "top5", "mse", "ade", "fde"), a function, or by the labels' kind.
+
+    threshold: where yes and no meet.
+    """
     if isinstance(choice, Metric):
         return choice
     if choice is None:
@@ -107,7 +121,7 @@ def metric_of(choice: str | Metric | Callable[[Tensor, Tensor], Tensor | float] 
         k = int(top[1])
         return Metric(choice, lambda outputs, labels: accuracy(outputs, labels, k))
     known = {
-        "accuracy": Metric("accuracy", accuracy),
+        "accuracy": Metric("accuracy", partial(accuracy, threshold=threshold)),
         "mse": Metric("mse", mse, higher=False),
         "ade": Metric("ade", lambda outputs, labels: displacement(outputs, labels).mean(1), higher=False),
         "fde": Metric("fde", lambda outputs, labels: displacement(outputs, labels)[:, -1], higher=False),
@@ -117,21 +131,35 @@ def metric_of(choice: str | Metric | Callable[[Tensor, Tensor], Tensor | float] 
     return known[choice]
 
 
-def task_loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy for class ids (-100 is ignored), mean squared error for floating-point labels."""
+def task_loss(outputs: Tensor, labels: Tensor, threshold: float = 0.0) -> Tensor:
+    """Cross-entropy for class ids (-100 is ignored), mean squared error for floating-point labels.
+
+    The binary cross-entropy for labels of yes and no: of logits, or of probabilities where their threshold is 1/2.
+    """
     if labels.is_floating_point():
         if labels.shape != outputs.shape:
             raise LabelError(
                 f"floating-point labels must have the output's shape {tuple(outputs.shape)}, got {tuple(labels.shape)}"
             )
         return F.mse_loss(outputs, labels.to(outputs.dtype))
+    if are_yes_no(outputs.shape, labels):
+        sign = signs(outputs, labels)
+        wanted, counts = (sign > 0).to(outputs.dtype), (sign != 0).to(outputs.dtype)
+        each = F.binary_cross_entropy if threshold else F.binary_cross_entropy_with_logits
+        return each(outputs, wanted, counts, reduction="sum") / counts.sum().clamp_min(1)
     axis = class_dim(outputs, labels)
     return F.cross_entropy(outputs if axis == 1 else outputs.movedim(axis, 1), labels)
 
 
 def check_labels(labels: Tensor, outputs: Tensor, what: str) -> None:
-    """Refuse class ids that the output has no score for. labels: on the CPU, without the output's class axis."""
+    """Refuse class ids that the output has no score for, and others than 0 and 1 for one logit.
+
+    labels: on the CPU, without the output's class axis.
+    """
     if labels.is_floating_point() or labels.numel() == 0 or labels.shape == outputs.shape:
+        return
+    if are_yes_no(outputs.shape, labels):
+        signs(outputs, labels)
         return
     classes = outputs.shape[class_dim(outputs, labels)]
     wrong = (labels != IGNORED) & ((labels < 0) | (labels >= classes))

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +24,14 @@ from torch import Tensor, nn
 
 from frpt.datasets.labelled import spread
 from frpt.datasets.pairs import fetch
-from frpt.errors import FrptError, InputError, OptionError, ProcessError, TapError
+from frpt.errors import BatchNormWarning, FrptError, InputError, OptionError, ProcessError, TapError
 from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.reverser import Reverser, ReverserOptions, make_reverser
 from frpt.solvers.blocks.mean_jacobian import MeanJacobian
 from frpt.solvers.variation import check_known
 from frpt.targets import TargetStore, write_targets
 from frpt.train.batches import MapStyle, as_taken, on_device
-from frpt.train.frozen import Frozen, freeze
+from frpt.train.frozen import Frozen, freeze, moved_by_statistics
 from frpt.train.metrics import Metric, check_labels, metric_of, task_loss
 from frpt.train.objective import (
     AnchorSupply,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 ONLINE, ANCHOR = "online", "anchor"
 _LOOKS = 64  # validation samples whose labels are looked at before any work: a choice, one batch of the default size
 _AGREE = 1e-3  # of the largest output: another order of sums in single precision stays below, another value does not
+_MOVED = 0.05  # share of a feature's norm from which a move by batch statistics is told: a choice
 _PRECISIONS = {torch.float64: "64-true", torch.bfloat16: "bf16-true", torch.float16: "16-true"}
 _OF_OTHERS = re.compile(
     r"timed? ?out|connection (closed|reset|refused|was)|broken pipe|gloo|nccl|socket", re.IGNORECASE
@@ -154,7 +157,7 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
     if request.places.partial is not None and fabric.is_global_zero:
         stack.enter_context(Partial(request.places.partial).locked())
     example.check_finite()
-    metric = metric_of(t.metric, labels)
+    kind = labels
     with torch.no_grad():
         out = pick(model(*example.args, **example.kwargs), output)
     check_labels(labels, out, "the data set")
@@ -162,12 +165,15 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
         _, labels = fetch(request.val, spread(len(request.val), _LOOKS))
         check_labels(labels, out[:1].expand(len(labels), *out.shape[1:]), "the validation set")
     rev = request.reverser_on(model, example)
+    threshold = rev.embedder.threshold
+    metric = metric_of(t.metric, kind, threshold)
     _check_tap(model, rev, at, example, out)
-    frozen = freeze(model, rev, at, whole_train=t.whole_train)
+    frozen = freeze(model, rev, at, whole_train=t.whole_train, batch_norm=t.batch_norm)
     stack.callback(frozen.restore)
+    _warn_of_statistics(request, model, fabric)
     stored = _store(request, rev, fabric, stack)
     supervision = _supervision(request, model, rev, stored, stack)
-    objective = Objective(fabric, t.task_loss or task_loss, output, supervision)
+    objective = Objective(fabric, t.task_loss or partial(task_loss, threshold=threshold), output, supervision)
     return Ready(request, fabric, model, rev, frozen, objective, metric, stored)
 
 
@@ -200,6 +206,23 @@ def _check_tap(model: nn.Module, rev: Reverser, at: str, example: Inputs, out: T
         raise TapError(
             f"running on from what the module {at!r} returns does not give the model's output, so its value cannot be "
             "supervised there. Choose a module around it or after it."
+        )
+
+
+def _warn_of_statistics(request: Request, model: nn.Module, fabric: Fabric) -> None:
+    """Say how far features move in train mode, where they are compared with targets that were made in eval mode."""
+    if request.c_rec == 0 or request.training.batch_norm == "eval":
+        return
+    count = min(request.training.batch_size, len(request.dataset))
+    batch = on_device(Inputs.of(fetch(request.dataset, spread(len(request.dataset), count))[0]), fabric.device)
+    share = moved_by_statistics(model, request.at, batch)
+    if share > _MOVED:
+        warnings.warn(
+            f"batch norm before {request.at!r} in train mode moves its features by {100 * share:.1f} % of their norm, "
+            'and targets are made in eval mode: pass batch_norm="eval" to train with the statistics that targets were '
+            "made with",
+            BatchNormWarning,
+            stacklevel=2,
         )
 
 

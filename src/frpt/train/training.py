@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -40,8 +40,8 @@ class Training:
         optimizer: makes another optimizer from the parameters to train; ``lr`` and ``weight_decay`` are not used then.
         schedule: makes a learning-rate scheduler from the optimizer and the number of steps in all; it is stepped after
             every step. Without one the rate is constant.
-        task_loss: a function of (outputs, labels). By default cross-entropy for class ids, mean squared error for
-            floating-point labels.
+        task_loss: a function of (outputs, labels). By default cross-entropy for class ids, binary cross-entropy for yes
+            and no, mean squared error for floating-point labels.
         metric: what is measured on the validation set: "accuracy", "top5", "mse", "ade", "fde", a ``Metric``, or a
             function of (outputs, labels). By default accuracy or mean squared error, as the labels are.
         every: with ``targets="online"``, reconstruct at each so many steps; the task loss alone in between.
@@ -54,6 +54,10 @@ class Training:
         precision: as lightning-fabric takes it, e.g. "bf16-mixed"; by default the model's own.
         whole_train: let the part after the layer follow ``train()`` too, as the paper's code does: its dropout is on,
             and the statistics of its normalisations move. By default it stays in eval mode.
+        batch_norm: mode of batch norm in the part that is trained. "train": with each batch's own statistics, and its
+            running ones move, as networks are trained usually; "eval": with the running statistics of the starting
+            model, which stay. Targets are made in eval mode: where "train" moves features by more than 5 %, a warning
+            says by how much.
         partial_steps: with ``partial=``, save inside epochs as well, each so many steps.
 
     Raises:
@@ -81,6 +85,7 @@ class Training:
     precision: str | None = None
     partial_steps: int | None = None
     whole_train: bool = False
+    batch_norm: Literal["train", "eval"] = "train"
 
     def __post_init__(self) -> None:
         for name, least in {"epochs": 1, "batch_size": 1, "every": 1, "workers": 0}.items():
@@ -95,6 +100,8 @@ class Training:
                 raise OptionError(f"{name} must be a number of at least 0, got {value!r}")
         if not isinstance(self.whole_train, bool):
             raise OptionError(f"whole_train must be True or False, got {self.whole_train!r}")
+        if self.batch_norm not in ("train", "eval"):
+            raise OptionError(f"batch_norm must be 'train' or 'eval', got {self.batch_norm!r}")
         for name in ("optimizer", "schedule", "task_loss"):
             value = getattr(self, name)
             if value is not None and not callable(value):
@@ -102,7 +109,7 @@ class Training:
 
     def lasting(self) -> dict[str, Any]:
         """What must be the same for a stopped run to continue to the same numbers."""
-        names = ("epochs", "batch_size", "lr", "weight_decay", "every", "precision", "whole_train")
+        names = ("epochs", "batch_size", "lr", "weight_decay", "every", "precision", "whole_train", "batch_norm")
         functions = {"task loss": self.task_loss, "schedule": self.schedule, "optimizer made by": self.optimizer}
         return {name: getattr(self, name) for name in names} | {n: described(f) for n, f in functions.items()}
 
@@ -126,6 +133,7 @@ class TrainingOptions(TypedDict, total=False):
     precision: str | None
     partial_steps: int | None
     whole_train: bool
+    batch_norm: Literal["train", "eval"]
 
 
 class ShortOptions(ReverserOptions, TrainingOptions, total=False):

@@ -5,8 +5,8 @@ Experiments call it with ``runs`` as ``statistics.metrics`` returns them; number
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from frpt_paper.runs.jobs import ANCHOR, ARMS, BACKPROP, FRPT
 from frpt_paper.tables.printed import Cell, PrintedTable, interval
@@ -74,7 +74,7 @@ def paired(
         against = "c_rec=0" if row["c_rec_star"] else f"second-best c_rec={row['reference']:g}"
         rows.append(
             [row["l_R"], row["metric"], f"{row['c_rec_star']:g}", against, str(row["n"]), f"{row['delta_pp']:.2f}",
-             f"[{row['ci_low']:.2f}, {row['ci_high']:.2f}]", f"{row['t']:.2f}({row['n'] - 1})", p_text(row["p_t"]),
+             _interval(row), f"{row['t']:.2f}({row['n'] - 1})", p_text(row["p_t"]),
              f"{row['W']:.2f}", p_text(row["p_W"]), f"{row['d_z']:.2f}", p_text(row["p_holm"]), p_text(row["p_bh"])]
         )  # fmt: skip
     head = ["l_R", "Metric", "c_rec*", "Reference", "n", "Δ", "95% CI", "t(df)", "p_t", "W", "p_W", "d_z", "p_Holm"]
@@ -139,3 +139,9 @@ def _in_arm_order(column: pd.Series) -> pd.Series:
 def _gain(row: dict[str, float]) -> Cell:
     star = row["p_holm"] < LEVEL and row["n"] >= LEAST_SEEDS
     return Cell(interval(row["delta"], row["low"], row["high"]), star=star)
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    """[low, high]; a dash where all differences are equal, and nothing is known of how they vary."""
+    low, high = float(row["ci_low"]), float(row["ci_high"])
+    return f"[{low:.2f}, {high:.2f}]" if high > low else "–"

@@ -127,7 +127,9 @@ def signed(value: float) -> str:
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """A difference with its interval."""
+    """A difference with its interval; without one where it has no width: nothing is known of how equal values vary."""
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-300):
+        return f"{signed(value)} [no interval]"
     return f"{signed(value)} [{signed(low)}, {signed(high)}]"
 
 

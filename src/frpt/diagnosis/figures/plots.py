@@ -87,28 +87,23 @@ def classes(d: Findings, path: Where = None) -> Figure:
 
 @drawn
 def trust(d: Findings, path: Where = None) -> Figure:
-    """What makes a layer's targets trusted: the label wins from them, and they are steady."""
+    """How far each layer's targets can be trusted: one number, of how often the label wins and how steady they are."""
     inner = [f for f in d.layers if f.depth > 0]
     if not inner:
         raise OptionError("this diagnosis has no inner layer: only the output was diagnosed")
     figure = sheet(7.2, 1.45 + 0.32 * len(inner))
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.25])
-    wins, moved = ([getattr(f, name) for f in inner] for name in ("wins", "sensitivity"))
-    steadiest = [v for v in moved if np.isfinite(v)]
-    most = 1.3 * max(2 * TRUST.steady, *steadiest, 0.0)
-    _threshold(left, TRUST.wins, 0, "trusted from here on")
-    _threshold(right, TRUST.steady, most, "trusted up to here")
-    for i, (share, change) in enumerate(zip(wins, moved, strict=True)):
-        _lollipop(left, i, share, share, f"{100 * share:.0f} %", share >= TRUST.wins)
-        shown = min(change, most / 1.15)  # infinite, where a sample has no correction: an arrow
-        _lollipop(right, i, shown, change, f"{change:.2f}" if np.isfinite(change) else "∞", change <= TRUST.steady)
-    left.set_xlim(0, 1.3)
-    left.set_xticks([0, 0.5, TRUST.wins], ["0", "50 %", f"{100 * TRUST.wins:.0f} %"])
-    right.set_xlim(0, most)
-    listed(left, [f.name for f in inner], set(d.advice.layers))
-    right.tick_params(axis="y", length=0)
-    left.set_xlabel("samples whose label wins from the target")
-    right.set_xlabel("change of the correction, relative to its size,\nwhen the feature is moved by a tenth of it")
+    ax = figure.subplots()
+    _threshold(ax, TRUST.least, "trusted from here on")
+    for i, f in enumerate(inner):
+        shown = f.trust if np.isfinite(f.trust) else 0.0
+        _lollipop(ax, i, shown, f"{f.trust:.2f}", f.trust >= TRUST.least)
+    ax.set_xlim(0, 1.3)
+    ax.set_xticks([0, 0.5, TRUST.least, 1])
+    listed(ax, [f.name for f in inner], set(d.advice.layers))
+    ax.set_xlabel(
+        "trust: share of samples whose label wins from the target, times the\n"
+        "share of a correction that stays when its feature is moved by a tenth of it"
+    )
     good = ", ".join(d.advice.layers[:4]) + (" …" if len(d.advice.layers) > 4 else "")
     figure.suptitle(
         f"Targets that can be trusted: {good or 'those of no layer'}", x=0.01, ha="left", fontweight="bold", fontsize=10
@@ -116,19 +111,19 @@ def trust(d: Findings, path: Where = None) -> Figure:
     return figure
 
 
-def _threshold(ax: Axes, value: float, far: float, text: str) -> None:
-    """A line at a value, and a shade from it to ``far``, where nothing is trusted."""
-    ax.axvspan(min(value, far), max(value, far), color=RED, alpha=0.06, lw=0)
+def _threshold(ax: Axes, value: float, text: str) -> None:
+    """A line at a value, and a shade below it, where nothing is trusted."""
+    ax.axvspan(0, value, color=RED, alpha=0.06, lw=0)
     ax.axvline(value, color=RED, lw=1.0)
     ax.text(value, 1.02, text, color=RED, fontsize=7, ha="center", va="bottom", transform=ax.get_xaxis_transform())
 
 
-def _lollipop(ax: Axes, row: int, x: float, value: float, text: str, good: bool) -> None:
-    """A dot on a stalk with its number beside it; an arrow for what is off the scale."""
+def _lollipop(ax: Axes, row: int, x: float, text: str, good: bool) -> None:
+    """A dot on a stalk with its number beside it."""
     colour = BLUE if good else RED
     behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8}
     ax.plot([0, x], [row, row], color=colour, lw=1.4, alpha=0.6)
-    ax.plot(x, row, "o" if np.isfinite(value) else ">", color=colour, ms=6, mec="white", mew=0.6, clip_on=False)
+    ax.plot(x, row, "o", color=colour, ms=6, mec="white", mew=0.6, clip_on=False)
     ax.annotate(text, (x, row), (7, 0), textcoords="offset points", color=colour, fontsize=8, va="center", bbox=behind)
 
 

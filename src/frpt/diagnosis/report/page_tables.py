@@ -85,8 +85,11 @@ def layers_table(d: Findings) -> PageTable:
         Column("deviation", hint="mean of ‖a* − â‖/‖â‖ over the samples that need a correction"),
         Column("in reference", hint="the same in the reference's metric: standard deviations of the layer's features"),
         Column("label wins", "percent", hint="samples whose label the network predicts when it runs on from a*"),
-        Column("closed", "percent", hint="share of the output's residual gone when the network runs on from a*"),
-        Column("sensitivity", hint="relative change of the correction, from a feature moved by a tenth of it"),
+        Column(
+            "trust",
+            hint="0 to 1: the share of samples whose label wins from a*, times the share of a correction that stays "
+            "when the feature it starts from is moved at random by a tenth of it",
+        ),
         Column("depth", hint="reverse units between the output and the layer"),
         Column("kind", "text"),
         Column("shape", "text"),
@@ -94,7 +97,7 @@ def layers_table(d: Findings) -> PageTable:
     rank = {name: i + 1 for i, name in enumerate(d.ranking)}
     rows = [
         row(columns, (f.name, rank.get(f.name), f.fault, *f.fault_interval, f.deviation, f.reference_deviation,
-                      f.wins, f.closed, f.sensitivity, f.depth, f.kind,
+                      f.wins, f.trust, f.depth, f.kind,
                       " × ".join(map(str, f.shape))), layer=i)
         for i, f in enumerate(d.layers)
     ]  # fmt: skip
@@ -109,9 +112,13 @@ def units_table(d: Findings) -> PageTable:
         Column("op", "code"),
         Column("rule", "text"),
         Column("arrives at", "code"),
-        Column("bound", hint="bound on the error at the unit's input, relative to ‖a − â‖ there (Theorem 2)"),
-        Column("CCP before", hint="‖Φ(a) − t‖/‖t‖ at the anchor, mean"),
-        Column("CCP", hint="‖Φ(a) − t‖/‖t‖ at the solution, mean"),
+        Column(
+            "worst case",
+            hint="Theorem 2's bound on the error at the unit's input, relative to ‖a − â‖ there: if all errors added "
+            "up. How far a layer's target can be trusted is its trust, in the table of layers",
+        ),
+        Column("CCP before", hint="‖Φ(a) − t‖/‖t‖ at the anchor, mean; t is this op's own target, not the output's"),
+        Column("CCP", hint="‖Φ(a) − t‖/‖t‖ at the solution, mean; of different ops, it is of different targets"),
         Column("worst CCP"),
         Column("fallback", "percent", hint="share of samples for which the gate fell back"),
         Column("iterations"),

@@ -123,7 +123,7 @@ def _given(d: Findings, fix: Fix) -> list[_Sample]:
     before, after = fix.outputs()
     flags = zip(fix.right_before.tolist(), fix.fixed.tolist(), strict=True)
     state = [states[flag] for flag in flags]
-    found = _described(d, range(len(state)), state, fix.labels, before, after)
+    found = _described(d, fix, range(len(state)), state, fix.labels, before, after)
     return sorted(found, key=lambda s: ("lost", "not fixed", "fixed", "still right").index(s.state))
 
 
@@ -136,11 +136,11 @@ def _old(d: Findings, fix: Fix) -> list[_Sample]:
         return []
     state = ["broken"] * len(fix.kept.broken) + ["mended"] * len(fix.kept.mended)
     labels = fix.kept.labels[rows.to(fix.kept.labels.device)]
-    return _described(d, rows.tolist(), state, labels, *fix.outputs(fix.kept.inputs.taken(rows)))
+    return _described(d, fix, rows.tolist(), state, labels, *fix.outputs(fix.kept.inputs.taken(rows)))
 
 
 def _described(
-    d: Findings, rows: Sequence[int], states: Sequence[str], labels: Tensor, before: Tensor, after: Tensor
+    d: Findings, fix: Fix, rows: Sequence[int], states: Sequence[str], labels: Tensor, before: Tensor, after: Tensor
 ) -> list[_Sample]:
     if labels.is_floating_point():
         size = torch.linalg.vector_norm(labels.flatten(1).double(), dim=1).clamp_min(1e-12)
@@ -149,10 +149,23 @@ def _described(
             for out in (before, after)
         ]
         return [_Sample(i, s, "–", b, a) for i, s, b, a in zip(rows, states, *sides, strict=True)]
-    named = [
-        [class_name(d.class_names, int(c)) for c in column] for column in (labels, before.argmax(1), after.argmax(1))
-    ]
+    if labels.dim() > 1:
+        answers = (
+            labels,
+            *((out.reshape(labels.shape) > fix.start.embedder.threshold).long() for out in (before, after)),
+        )
+        named = [[_answers(d, row) for row in column.tolist()] for column in answers]
+    else:
+        columns = (labels, before.argmax(1), after.argmax(1))
+        named = [[class_name(d.class_names, int(c)) for c in column] for column in columns]
     return [_Sample(i, s, y, b, a) for i, s, y, b, a in zip(rows, states, *named, strict=True)]
+
+
+def _answers(d: Findings, row: Sequence[int]) -> str:
+    """The class of one logit; of several the numbers of those that say yes."""
+    if len(row) == 1:
+        return class_name(d.class_names, row[0])
+    return ", ".join(str(i) for i, yes in enumerate(row) if yes) or "none"
 
 
 def _groups(d: Findings, fix: Fix, given: Sequence[_Sample], old: Sequence[_Sample]) -> list[dict[str, Any]]:

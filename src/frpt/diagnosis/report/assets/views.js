@@ -2,7 +2,7 @@
 
 function trustCurve() {
   const tipOf = (u, i) => {
-    const lines = [`${i + 1}. ${u.name}${u.layer ? ` → ${u.layer}` : ""}`, `bound ${num(u.bound)}`];
+    const lines = [`${i + 1}. ${u.name}${u.layer ? ` → ${u.layer}` : ""}`, `worst case ${num(u.bound)}`];
     lines.push(`CCP ${num(u.ccp)}, fallback ${pct(u.fallback)}, ρ ${num(u.rho)}`);
     if (isNumber(u.sigma_max)) lines.push(`σ from ${num(u.sigma_min)} to ${num(u.sigma_max)}`);
     return lines.join("\n");
@@ -16,13 +16,13 @@ function trustCurve() {
       tip: tipOf(u, i),
       name: u.layer,
       shape: u.layer ? "diamond" : "circle",
-      tone: isNumber(u.bound) && u.bound >= 1 ? "bad" : "blue",
+      tone: "blue",
     }));
     return {
       series: [{ tone: "blue", points }],
       refs: [{ y: 1, name: "from here on all of the correction may be error", tone: "bad", side: "left" }],
       x: { label: "unit, output first", whole: true },
-      y: { label: "bound on the error, relative to the correction (log)", log: true },
+      y: { label: "worst-case error, relative to the correction (log)", log: true },
       nothing: "No bound was measured.",
     };
   });

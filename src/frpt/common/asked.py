@@ -1,0 +1,116 @@
+"""What is asked of the outputs of samples, as rows s that shall be large (labels) or zero (output targets).
+
+    one class id y a sample         s = z_y − log Σ_{j≠y} exp z_j          right where z_y is the largest
+    yes or no to m entries          s = ±z, m rows                         right where all z are on their side of 0
+    an output target of m entries   s = target − z, m rows                 right where ‖s‖ is small
+
+z are the outputs; where the network ends in a sigmoid and labels say yes or no, the logits of its probabilities.
+Called by ``frpt.repairs``: ``nearest_weights``, ``controls``, ``memory`` and ``repair``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from frpt.common.yes_no import signs
+from frpt.errors import NonFiniteError
+
+Task = Literal["classification", "binary", "regression"]
+TASKS: tuple[Task, ...] = ("classification", "binary", "regression")
+_LOGIT = 1e-6
+"""A probability nearer to 0 or 1 counts as this near: its logit is 14, and no float32 has a useful gradient there."""
+
+
+def task_of(labels: Tensor) -> Task:
+    """What labels that fit the outputs ask for: (N,) class ids, (N, m) yes and no, floating-point output targets."""
+    if labels.is_floating_point():
+        return "regression"
+    return "classification" if labels.dim() == 1 else "binary"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The labels of some samples. labels: (N,) class ids, (N, m) of yes and no, or output targets (N, ...).
+
+    probabilities: whether the network ends in a sigmoid.
+    """
+
+    labels: Tensor
+    probabilities: bool = False
+
+    @property
+    def task(self) -> Task:
+        return task_of(self.labels)
+
+    def part(self, rows: Tensor | slice) -> Asked:
+        """Some of the samples."""
+        return Asked(self.labels[rows], self.probabilities)
+
+    def rows(self, outputs: Tensor) -> list[Tensor]:
+        """s: for each row (N,), the samples together."""
+        if self.task == "regression":
+            return list(self.missing(outputs).T)
+        if self.task == "classification":
+            return [lead(outputs, self.labels)]
+        z = logits(outputs, self.probabilities).flatten(1) if outputs.dim() > 1 else self._alone(outputs)
+        return list((signs(z, self.labels) * z).T)
+
+    def _alone(self, outputs: Tensor) -> Tensor:
+        return logits(outputs, self.probabilities)[:, None]
+
+    def win(self, outputs: Tensor) -> Tensor:
+        """(N,) bool: the labels win, strictly; not for output targets."""
+        if self.task == "binary":
+            return torch.stack([s > 0 for s in self.rows(outputs)]).all(0)
+        others = outputs.scatter(1, self.labels[:, None], -torch.inf).amax(1)
+        return outputs.gather(1, self.labels[:, None]).squeeze(1) > others
+
+    def missing(self, outputs: Tensor) -> Tensor:
+        """target − output: (N, m)."""
+        return (self.labels.to(outputs) - outputs).flatten(1)
+
+
+def lead(outputs: Tensor, labels: Tensor) -> Tensor:
+    """s = z_y − logsumexp of the other scores: (N,). outputs: (N, classes)."""
+    own = labels[:, None]
+    return outputs.gather(1, own).squeeze(1) - outputs.scatter(1, own, -torch.inf).logsumexp(1)
+
+
+def logits(outputs: Tensor, probabilities: bool) -> Tensor:
+    """The outputs themselves, or the logits of probabilities."""
+    return torch.logit(outputs, eps=_LOGIT) if probabilities else outputs
+
+
+def drawn(output: Tensor, task: Task, probabilities: bool, generator: torch.Generator) -> Tensor:
+    """Σ_n −log p(y_n|x_n) of labels drawn from the network's own output, differentiable by it."""
+    if not bool(torch.isfinite(output).all()):
+        raise NonFiniteError("the network's output is NaN or infinite for some of the old inputs")
+    if task == "regression":
+        return (torch.randn(output.shape, generator=generator).to(output) * output).sum()
+    if task == "binary":
+        z = logits(output, probabilities)
+        yes = torch.bernoulli(z.detach().double().sigmoid().cpu(), generator=generator).to(z)
+        return F.binary_cross_entropy_with_logits(z, yes, reduction="sum")
+    scores = output.movedim(1, -1).flatten(0, -2).log_softmax(-1)
+    chances = scores.detach().double().exp().cpu()
+    labels = torch.multinomial(chances, 1, generator=generator).to(output.device)
+    return -scores.gather(1, labels).sum()
+
+
+def divergence(before: Tensor, after: Tensor, task: Task, probabilities: bool = False) -> Tensor:
+    """KL(p_before ‖ p_after) of each sample: (N,). Of regression: of normal distributions of the outputs' variance."""
+    if task == "regression":
+        variance = before.double().var(0, unbiased=False).mean()
+        return (after - before).double().square().reshape(len(before), -1).sum(1) / (2 * variance)
+    if task == "binary":
+        was, now = (logits(v, probabilities).reshape(len(v), -1) for v in (before, after))
+        p = was.sigmoid()
+        each = p * (F.logsigmoid(was) - F.logsigmoid(now)) + (1 - p) * (F.logsigmoid(-was) - F.logsigmoid(-now))
+        return each.sum(1)
+    was, now = before.log_softmax(1), after.log_softmax(1)
+    return (was.exp() * (was - now)).reshape(len(before), -1).sum(1)
