@@ -122,3 +122,12 @@ def test_the_rule_in_contributing_can_be_registered_and_used() -> None:
         assert (rev.run(x, "a", rec.target).argmax(1) == y).all()
     finally:
         RULES["default"].pop(torch.ops.aten.atan.default, None)
+
+
+def test_tables_of_the_results_page_are_those_under_results() -> None:
+    tool = runpy.run_path(str(ROOT / "docs" / "tools" / "results_page.py"))
+    text = (ROOT / "docs" / "results.md").read_text()
+    assert tool["filled"](text) == text, "run docs/tools/results_page.py page"
+    assert text.count("<!-- table: ") == text.count("<!-- end -->") - text.count("<!-- lines: ")
+    summary = tool["summary"]()
+    assert summary.markdown() == (ROOT / "results" / "summary.md").read_text(), "run docs/tools/results_page.py tables"

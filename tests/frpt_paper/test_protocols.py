@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -66,6 +67,16 @@ def test_reports_name_the_start_and_the_rates(paper: Path) -> None:
     arms = (paper / "mnist-paper" / "arms.md").read_text()
     assert "− start" in arms
     assert "| rate" in arms
+
+
+def test_reports_tell_of_targets(paper: Path) -> None:
+    data = pd.read_csv(paper / "mnist-paper" / "targets.csv", dtype={"l_r": str}).set_index(["l_r", "preset"])
+    assert len(data) == 6
+    assert set(data["samples"]) == {200}
+    assert data["corrected"].nunique() == 1
+    assert 0 < data["corrected"].iloc[0] < 1
+    assert data.loc[("out", "default"), "deviation"] == pytest.approx(data.loc[("out", "paper"), "deviation"], rel=1e-3)
+    assert data.loc[("2", "default"), "deviation"] < data.loc[("2", "reference"), "deviation"]  # the nearest one
 
 
 def test_layers_before_activations() -> None:

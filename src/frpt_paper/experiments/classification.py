@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import frpt
 from frpt.errors import OptionError
 from frpt_paper.experiments.workbench import ExperimentReport, Workbench
 from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, PostTrainingJob, grid
+from frpt_paper.runs.lab import Lab
 from frpt_paper.runs.pretraining import MODELS
 from frpt_paper.runs.runs_table import LARGEST_WEIGHT, always_at_bound
 from frpt_paper.tables import figures, published
@@ -54,7 +56,28 @@ def classification(bench: Workbench) -> ExperimentReport:
     lines.append(f"{runs_line(frame)}; {train} training and {test} test samples")
     report = ExperimentReport(f"{SET_NAMES[dataset]} post-training", lines)
     fill(report, frame, presets, theirs)
+    made = targets(lab, jobs)
+    if len(made):
+        title = f"{SET_NAMES[dataset]}: targets of the training samples"
+        note = "corrected: share of samples whose label does not win; deviation: their mean ‖target − anchor‖/‖anchor‖."
+        report.details.append(plain("targets", title, made, note))
     return report
+
+
+def targets(lab: Lab, jobs: Sequence[PostTrainingJob]) -> pd.DataFrame:
+    """How many samples get a target of their own, and how far it is; of the stores that are there."""
+    import pandas as pd
+
+    rows = []
+    for path, job in {lab.store(job): job for job in jobs if job.arm == FRPT}.items():
+        if not path.is_dir():
+            continue
+        manifest = frpt.TargetStore(path).manifest
+        corrected, samples = manifest.corrected, sum(shard.count for shard in manifest.shards)
+        distance = sum(value * shard.corrected for shard in manifest.shards for value in shard.deviation.values())
+        row = {"model": job.model, "l_r": job.l_r, "preset": job.preset, "samples": samples}
+        rows.append(row | {"corrected": corrected / samples, "deviation": distance / max(1, corrected)})
+    return pd.DataFrame(rows)
 
 
 def _jobs(
