@@ -209,11 +209,6 @@ def test_means_of_an_adaptation_are_over_kinds_first_then_over_seeds() -> None:
     assert row[6:] == ["4", "2", "1", "3"]
 
 
-def test_an_interval_without_width_is_not_printed_as_one() -> None:
-    assert interval(0.5, 0.25, 0.75) == "+0.50 [+0.25, +0.75]"
-    assert interval(0.5, 0.5, 0.5 + 1e-12) == "+0.50 [no interval]"
-
-
 def test_the_papers_gains_beside_its_starts() -> None:
     data = published.against_starts()
     assert len(data) == 85
@@ -227,3 +222,8 @@ def test_the_papers_gains_beside_its_starts() -> None:
     written = named["checkpoint"].str.split("_").str[-1].astype(float) * 100  # the caption ends in the accuracy
     assert written.tolist() == pytest.approx(named["start"].tolist())
     assert set(named["checkpoint"]) == set(published.numbers(published.PAIRED)["checkpoint"])
+
+
+def test_an_interval_without_width_is_not_printed_as_one() -> None:
+    assert interval(0.5, 0.25, 0.75) == "+0.50 [+0.25, +0.75]"
+    assert interval(0.5, 0.5, 0.5 + 1e-12) == "+0.50 [no interval]"
