@@ -80,7 +80,7 @@ def test_without_a_terminal_there_are_plain_lines_with_an_estimate(monkeypatch: 
     assert lines[0] == "diagnosing: about 7 min for 1,000 samples"
     assert lines[1].startswith("diagnosing: 200/1,000 (20 %), ")
     assert lines[1].endswith("3 wrong, 5 min left")
-    assert lines[-1] == "diagnosing: 1,000 samples in 7 min"
+    assert lines[-1] == "diagnosing: 1,000 samples in 7 min, 2.5 samples/s, 3 wrong"
     assert len(lines) == 10
     assert not any(sign in line for sign in "━\x1b" for line in lines)
 
@@ -91,7 +91,7 @@ def test_quick_work_says_one_line_and_what_was_done_before_is_not_counted(monkey
         for _ in range(100):
             clock.now += 0.1
             bar.advance()
-    assert out.file.getvalue() == "targets: 1,000 samples in 10 s\n"  # type: ignore[attr-defined]
+    assert out.file.getvalue() == "targets: 1,000 samples in 10 s, 10 samples/s\n"  # type: ignore[attr-defined]
 
 
 def test_long_work_tells_its_time_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:

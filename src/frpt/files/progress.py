@@ -91,14 +91,17 @@ class Progress:
         task = self._bar.tasks[0]
         if self._lines and kind is None and not self._transient and task.completed > self._before:
             taken = time.monotonic() - self._begun
-            self._say(f"{task.description}: {task.completed:,.0f} {self._unit} in {duration(taken)}")
+            rate = self._per_time((task.completed - self._before) / max(taken, 1e-9))
+            done = f"{task.description}: {task.completed:,.0f} {self._unit} in {duration(taken)}"
+            self._say(", ".join(part for part in (done, rate, self._words) if part))
 
     @property
     def rate(self) -> str:
         """How fast it goes: per second, or per minute where that is less than one a second; empty at the start."""
         speed = self._bar.tasks[0].speed
-        if not speed:
-            return ""
+        return self._per_time(speed) if speed else ""
+
+    def _per_time(self, speed: float) -> str:
         if speed < 1:
             return f"{60 * speed:.1f} {self._unit}/min"
         return f"{speed:,.{0 if speed >= 10 else 1}f} {self._unit}/s"
