@@ -48,7 +48,7 @@ class MinNormNewton:
     """Factors on α after a step, the first where Φ is straight [1, 1], the second where it bends. [0.7, 1.03]"""
     bends: float = 2.0
     """The factor in between is so many times the bend ‖Φ(a + z) − Φ(a) − Jz‖/‖Jz‖. [0.84, 1.21], in 0.64 and 1.64 times
-    the passes; faster paths end farther away on planners (``benchmarks/driving_targets.py``)."""
+    the passes."""
     trusted: float = 0.25
     """Share of the gain that the linear model promised, from which a step lets α fall. [0.91, 0.90]"""
     eased: float = 0.2

@@ -36,7 +36,8 @@ class Reach:
             ``benchmarks/halves.py``: paths to few scores take fewer.
         stop_at: share of the output's residual that may be left; less costs more passes (a tenth more for half of it).
         rounds: most times the target moves; each of them stops by itself. Chosen by hand.
-        newton: the solver for few outputs.
+        newton: the solver for few outputs. Its price was set by hand on scenes of ``benchmarks/driving_targets.py``, so
+            that targets at a planner's layers stay within about one norm of the anchor.
         secant: the solver for many.
 
     Raises:
