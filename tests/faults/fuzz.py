@@ -1,6 +1,6 @@
 """Random networks from a seed, and what a reconstruction in one comes to. Used by the tests and benchmarks/fuzz.py.
 
-Nearly all of the time goes into capturing a network. So four networks with seeds in a row have one architecture, which is
+Nearly all of the time goes into capturing a network. So four networks in a row have one architecture, which is
 captured once; weights, inputs, labels and the layer are each one's own.
 """
 
