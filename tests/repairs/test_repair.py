@@ -349,5 +349,6 @@ def test_an_old_output_is_broken_when_it_gets_farther_from_its_target() -> None:
     with torch.no_grad():
         before, after = ((labels - m(old)).norm(dim=1)[1::2] for m in (model, fix.model))
     broken = after > (1.05 * before).maximum(0.05 * labels[1::2].norm(dim=1))
-    assert fix.kept is not None and fix.kept.right_before == fix.kept.count == 40
+    assert fix.kept is not None
+    assert fix.kept.right_before == fix.kept.count == 40
     assert 0 < int(broken.sum()) == len(fix.kept.broken)
