@@ -66,8 +66,8 @@ class NearestWeights:
     closed: float = 0.9
     """Share of what an output lacks of its target that has to be gone for a given sample to count as fixed."""
     kept: float = 0.05
-    """Of an old sample, or one of an earlier repair, that counts as right: the share of its output target's norm that may
-    be missing, or by which more may be missing than before."""
+    """Of an old sample, or one of an earlier repair, that counts as right: the share of its output target's norm that
+    may be missing, or by which more may be missing than before."""
     together: int = 32
     """Samples in a pass."""
     budget: int = 2**28
