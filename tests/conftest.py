@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,9 @@ from torch import nn
 import frpt
 
 torch.set_num_threads(1)
+gc.set_threshold(
+    100_000, 20, 50
+)  # torch.export makes objects by the million: a fifth of the tests' time went into looking
 settings.register_profile("frpt", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("frpt")
 

@@ -52,6 +52,8 @@ def test_the_notebook_is_the_script_and_has_its_output(script: Path) -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
 def test_the_tutorial_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With twenty steps of training, and without the cells that say they are slow."""
+    from matplotlib import pyplot as plt
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     code = [c.source for c in cells(script) if c.cell_type == "code" and not c.source.startswith("# slow")]
@@ -59,3 +61,4 @@ def test_the_tutorial_runs(script: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert count == 1
     (tmp_path / "tutorial.py").write_text(text)
     runpy.run_path(str(tmp_path / "tutorial.py"))
+    plt.close("all")  # a notebook closes what it has shown

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
+from typer.testing import CliRunner
 
 import frpt
+from frpt.cli.main import app
 from frpt.common.yes_no import are_yes_no, lead, moved, opposed, signs
 from frpt.errors import LabelError, OptionError
 from frpt.train.metrics import accuracy, task_loss
@@ -155,6 +158,83 @@ def test_a_repair_fixes_them(head: str, method: str, least: int) -> None:
     assert torch.equal(fix.fixed, now)
     assert int(now.sum()) >= least
     assert len(fix.explain()) > 0
+
+
+@pytest.mark.parametrize("head", ["one", "flat", "several, sigmoid"])
+def test_repairs_are_compared(head: str) -> None:
+    """Counts are those of the labels' sides, taken without frpt; a sample of several labels is right as a whole."""
+    model, (x, y) = network(head), samples(head, 200)
+    with torch.no_grad():
+        before = right(model(x), y, head)
+    wrong, old = (~before).nonzero()[:6, 0], (x[100:], y[100:])
+    memory = frpt.remember(model, x[:100], task="binary", progress=False)
+    table = frpt.compare_repairs(
+        model, x[wrong], y[wrong], memory, old=old, kind=(x[:100], y[:100]), methods=("nearest", "replay")
+    )
+    assert table.count == 6
+    assert table.old_count == 50
+    assert table.old_before == pytest.approx(100 * float(before[101::2].double().mean()))
+    assert table.kind_before == pytest.approx(100 * float(before[:100].double().mean()))
+    for method, given in (("nearest", None), ("replay", old[0][::2])):
+        fix = frpt.repair(model, x[wrong], y[wrong], memory, method=method, old=given)  # type: ignore[arg-type]
+        with torch.no_grad():
+            fixed, after = right(fix.model(x[wrong]), y[wrong], head), right(fix.model(x), y, head)
+        assert table.mean(method, "fixed") == pytest.approx(100 * float(fixed.double().mean()))
+        assert table.mean(method, "kind") == pytest.approx(100 * float(after[:100].double().mean()))
+        assert table.mean(method, "broken") == int((before & ~after)[101::2].sum())
+        assert table.mean(method, "mended") == int((~before & after)[101::2].sum())
+    assert table.mean("nearest", "fixed") > 50
+
+
+def net_of_one() -> nn.Module:
+    return network("one")
+
+
+def data_of_one() -> TensorDataset:
+    x, y = samples("one", 60)
+    return TensorDataset(x, y[:, 0].long())
+
+
+def net_of_several() -> nn.Module:
+    return network("several, sigmoid")
+
+
+def data_of_several() -> TensorDataset:
+    x, y = samples("several, sigmoid", 60)
+    return TensorDataset(x, y.long())
+
+
+@pytest.mark.parametrize(("which", "head"), [("one", "one"), ("several", "several, sigmoid")])
+def test_in_the_shell(which: str, head: str, tmp_path: Path) -> None:
+    """Remembered, repaired with a report, and diagnosed: only samples with an answer on the wrong side are failing."""
+    model, data = (f"tests.test_yes_no:{kind}_of_{which}" for kind in ("net", "data"))
+    memory, out, page = tmp_path / "memory", tmp_path / "fix", tmp_path / "page.html"
+
+    def said(*words: str) -> str:
+        result = CliRunner(env={"COLUMNS": "200"}).invoke(app, list(words))
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    x, y = samples(head, 60)
+    with torch.no_grad():
+        before = right(network(head)(x), y, head)
+    said("remember", model, "--data", data, "--out", str(memory), *(["--binary"] if which == "several" else []))
+    text = said(
+        "repair", model, "--data", data, "--memory", str(memory), "--out", str(out), "--budget", "1.0",
+        "--report", str(page),
+    )  # fmt: skip
+    assert f"{int((~before).sum())} failing samples" in text
+    assert '<section id="repair"' in page.read_text()
+    repaired = network(head)
+    repaired.load_state_dict(load_file(out / "model.safetensors"))
+    with torch.no_grad():
+        after = right(repaired(x), y, head)
+        share = ((network(head)(x) > threshold(head)) == y).double().mean()
+    assert int((after & ~before).sum()) >= int((~before).sum()) // 2
+    text = said("diagnose", model, "--data", data, "--at", "1", "--html", str(page))
+    assert f"an accuracy of {100 * float(share):.1f} % on 60 samples" in text
+    assert f"{int((~before).sum())} of them" in text
+    assert "The loss is the binary cross-entropy" in text
 
 
 def test_a_memory_of_one_logit_is_binary_by_itself_and_of_another_task_is_refused() -> None:

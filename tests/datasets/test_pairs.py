@@ -25,7 +25,7 @@ from frpt.datasets import pairs
 from frpt.datasets.labelled import LabelledSamples
 from frpt.datasets.pairs import pairs_of
 from frpt.errors import InputError, LabelError
-from tests.train.toys import blobs, network, reverser
+from tests.train.toys import blobs, network, reverser, small_bert
 
 X, Y = blobs().tensors
 
@@ -257,13 +257,8 @@ def test_labels_that_a_language_model_would_shift_are_refused() -> None:
 
 def test_hugging_face_data_sets_and_models() -> None:
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets are an extra")
-    transformers = pytest.importorskip("transformers", reason="transformers are for development only")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-        max_position_embeddings=8, num_labels=3,
-    )  # fmt: skip
-    model = transformers.BertForSequenceClassification(config).eval()
+    pytest.importorskip("transformers", reason="transformers are for development only")
+    model = small_bert()
     ids = torch.randint(1, 30, (24, 6))
     columns = {
         "text": ["words"] * 24, "idx": list(range(24)), "input_ids": ids.tolist(),

@@ -1,7 +1,12 @@
-"""Random networks from a seed, and what a reconstruction in one comes to. Used by the tests and benchmarks/fuzz.py."""
+"""Random networks from a seed, and what a reconstruction in one comes to. Used by the tests and benchmarks/fuzz.py.
+
+Nearly all of the time goes into capturing a network. So four networks in a row have one architecture, which is
+captured once; weights, inputs, labels and the layer are each one's own.
+"""
 
 from __future__ import annotations
 
+import functools
 import random
 import signal
 import traceback
@@ -70,15 +75,44 @@ ELEMENTWISE: tuple[Callable[[Tensor], Tensor], ...] = (
 )  # fmt: skip
 
 
+DRAWS = 4
+"""Networks of one architecture."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network whose weights are drawn anew for each seed, and captured at its first use."""
+
+    model: nn.Module
+    kind: str
+    example: Tensor
+    preset: str
+
+    @functools.cached_property
+    def reverser(self) -> frpt.Reverser:
+        return frpt.Reverser(self.model, self.example, preset=self.preset)
+
+
 @dataclass(frozen=True)
 class Made:
     """A network with inputs and labels, in words for a report."""
 
-    model: nn.Module
+    architecture: Architecture
     x: Tensor
     y: Tensor
-    preset: str
-    words: str
+
+    @property
+    def model(self) -> nn.Module:
+        return self.architecture.model
+
+    @property
+    def words(self) -> str:
+        return f"{tuple(self.x.shape)} {self.x.dtype} {self.architecture.preset}: {self.model}"
+
+
+@functools.lru_cache(maxsize=1)
+def architecture(seed: int) -> Architecture:
+    return Maker(seed).architecture()
 
 
 class Maker:
@@ -88,10 +122,21 @@ class Maker:
         self.r = random.Random(seed)
         torch.manual_seed(seed)
 
-    def make(self) -> Made:
+    def make(self, of: Architecture) -> Made:
+        """Weights, inputs and labels for an architecture."""
+        for module in of.model.modules():
+            for name in ("reset_parameters", "_reset_parameters"):
+                getattr(module, name, lambda: None)()
+        self._spoil(of.model)
+        x = self._values(of.kind, torch.Size((self.r.randint(1, 5), *of.example.shape[1:]))).to(of.example.dtype)
+        with torch.no_grad():
+            out = of.model(x)
+        return Made(of, x, self._labels(out))
+
+    def architecture(self) -> Architecture:
         kind = self.r.choice(("vector", "vector", "image", "image", "line", "steps", "text"))
         batch, layers = self.r.randint(1, 5), []
-        x = self._input(kind, batch)
+        x = self._values(drawn := kind, self._sizes(kind, batch))
         shape = torch.Size(x.shape)
         if kind == "text":
             layers.append(nn.Embedding(11, width := self.r.choice((4, 6, 8))))
@@ -104,26 +149,27 @@ class Maker:
                 shape = torch.Size((batch, *grown[1:]))
         classes = self.r.choice((1, 2, 3, 5, 12))
         model = nn.Sequential(*layers, *self._head(kind, shape, classes)).eval()
-        self._spoil(model)
         dtype = self.r.choice((torch.float32,) * 6 + (torch.float64, torch.bfloat16))
         model, x = model.to(dtype), x if not x.is_floating_point() else x.to(dtype)
         with torch.no_grad():
-            out = model(x)
-        y = self._labels(out)
-        preset = self.r.choice(("default",) * 6 + ("paper", "online"))
-        return Made(model, x, y, preset, f"{tuple(x.shape)} {dtype} {preset}: {model}")
+            model(x)
+        return Architecture(model, drawn, x, self.r.choice(("default",) * 6 + ("paper", "online")))
 
-    def _input(self, kind: str, batch: int) -> Tensor:
+    def _sizes(self, kind: str, batch: int) -> torch.Size:
         r = self.r
-        if kind == "text":
-            return torch.randint(11, (batch, r.randint(2, 7)))
         sizes = {
+            "text": (r.randint(2, 7),),
             "vector": (r.randint(1, 12),),
             "image": (r.choice((1, 2, 3, 4)), r.randint(3, 9), r.randint(3, 9)),
             "line": (r.choice((1, 2, 4)), r.randint(4, 20)),
             "steps": (r.randint(2, 6), r.choice((4, 6, 8))),
         }
-        return torch.randn(batch, *sizes[kind]) * r.choice((1.0, 1.0, 1e-3, 1e3))
+        return torch.Size((batch, *sizes[kind]))
+
+    def _values(self, kind: str, size: torch.Size) -> Tensor:
+        if kind == "text":
+            return torch.randint(11, size)
+        return torch.randn(size) * self.r.choice((1.0, 1.0, 1e-3, 1e3))
 
     def _layer(self, kind: str, shape: torch.Size, nested: bool = False) -> nn.Module:
         r = self.r
@@ -242,9 +288,10 @@ def limited(seconds: float) -> Iterator[None]:
 
 def outcome(seed: int, seconds: float = 60.0) -> tuple[str, str]:
     """("right", "refused: …", or what went wrong; details) of one reconstruction in a random network."""
-    maker = Maker(seed)
     try:
-        made = maker.make()
+        of = architecture(seed // DRAWS)
+        maker = Maker(seed)
+        made = maker.make(of)
     except (RuntimeError, ValueError) as error:  # a network that torch itself does not take
         return "not made", str(error)
     weights = [p.clone() for p in (*made.model.parameters(), *made.model.buffers())]
@@ -268,7 +315,7 @@ def outcome(seed: int, seconds: float = 60.0) -> tuple[str, str]:
 
 
 def _reconstructed(made: Made, r: random.Random) -> str:
-    rev = frpt.Reverser(made.model, made.x, preset=made.preset)
+    rev = made.architecture.reverser
     at = r.choice(rev.layers)
     rec = rev.reconstruct(made.x, made.y, at=at)
     numbers = (rec.target, rec.deviation, rec.closed, *(() if rec.share is None else (rec.share,)))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
+from scipy.optimize import linprog
 from torch import Tensor, nn
 
 import frpt
@@ -49,6 +51,57 @@ def test_labels_that_can_be_proved_to_win_do(seed: int, layer: int) -> None:
     ours, theirs = (torch.linalg.vector_norm(v - lost.anchor, dim=1) for v in (found.value, answers))
     assert float((ours / theirs).median()) < 2
     assert bool((found.value >= lost.within.low).all())
+
+
+def in_its_region(rest: nn.Sequential, seen: Tensor, label: int, low: float, centre: Tensor) -> Tensor | None:
+    """A linear program: a feature with the ReLUs of ``seen``, within ten norms of the centre, in which the label wins.
+
+    On one activation pattern the rest is the affine map s = A a + b, and the pattern itself is 2k linear inequalities.
+    """
+    A, b = torch.eye(len(seen), dtype=torch.float64), torch.zeros(len(seen), dtype=torch.float64)
+    rows, limits = [], []
+    for layer in rest:
+        if isinstance(layer, nn.Linear):
+            W = layer.weight.detach().double()
+            A, b = W @ A, W @ b + layer.bias.detach().double()
+        else:
+            sign = torch.where(A @ seen.double() + b > 0, 1.0, -1.0).double()
+            rows.append(-sign[:, None] * A)
+            limits.append(sign * b)
+            A, b = A * (sign > 0)[:, None], b * (sign > 0)
+    others = [j for j in range(len(b)) if j != label]
+    rows.append(A[others] - A[label])
+    limits.append(b[label] - b[others] - 1e-4)
+    side = float(10 * centre.norm() / len(centre) ** 0.5)  # the cube in the ball
+    bounds = [(max(float(c) - side, low), float(c) + side) for c in centre]
+    found = linprog(torch.zeros(len(seen)), torch.cat(rows), torch.cat(limits), bounds=bounds)
+    if found.status != 0:
+        return None
+    feature = torch.as_tensor(found.x, dtype=seen.dtype)
+    with torch.no_grad():
+        return feature if int(rest(feature[None]).argmax()) == label else None
+
+
+def test_every_label_that_a_linear_program_proves_is_reached() -> None:
+    """Widths 8-8-8-4, four layers, every label that is not predicted. A label that wins at once is its own proof; the
+    others are proved by linear programs in the regions of random features, and all of those have to win as well."""
+    at_once = proofs = 0
+    for seed, layer in product(range(300, 308), range(4)):
+        whole, rest = contest(seed, layer), random_network(seed)[layer + 1 :]
+        low, draw = whole.within.low, torch.Generator().manual_seed(seed)
+        near = LOCAL.solve(whole).wins
+        rows = []
+        for i in (~near).nonzero().squeeze(1).tolist():
+            anchor, label = whole.anchor[i], int(whole.label[i])
+            spread = anchor.norm() * torch.logspace(-1, 0.5, 20)[:, None]
+            seen = (anchor + spread * torch.randn(20, 8, generator=draw)).clamp_min(low)
+            if any(in_its_region(rest, s, label, low, anchor) is not None for s in seen):
+                rows.append(i)
+        found = NearestWinning().solve(whole.part(torch.tensor(rows, dtype=torch.long)))
+        assert bool(found.wins.all()), (seed, layer, rows)
+        at_once, proofs = at_once + int(near.sum()), proofs + len(rows)
+    assert proofs >= 10
+    assert at_once + proofs >= 317
 
 
 def test_far_starts_do_not_depend_on_the_batch_or_on_whether_samples_may_repeat() -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import frpt
 from frpt.errors import LabelError, OptionError, TapError
-from tests.train.toys import blobs, network, parameters
+from tests.train.toys import blobs, network, parameters, small_bert
 
 X, Y = blobs().tensors
 
@@ -193,12 +193,7 @@ class TestHuggingFace:
 
     def test_a_model_of_its_own_with_stored_targets(self, transformers: Any, tmp_path: Path) -> None:
         datasets = pytest.importorskip("datasets", reason="Hugging Face datasets are an extra")
-        torch.manual_seed(0)
-        config = transformers.BertConfig(
-            vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-            max_position_embeddings=8, num_labels=3,
-        )  # fmt: skip
-        model = transformers.BertForSequenceClassification(config).eval()
+        model = small_bert()
         ids = torch.randint(1, 30, (32, 6))
         made = datasets.Dataset.from_dict({"input_ids": ids.tolist(), "label": (ids[:, 0] % 3).tolist()})
         at = "bert.encoder.layer.0"

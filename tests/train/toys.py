@@ -74,3 +74,16 @@ def parameters(model: nn.Module) -> Tensor:
     """All parameters and buffers in a row."""
     tensors = [*model.parameters(), *model.buffers()]
     return torch.cat([t.detach().double().flatten() for t in tensors])
+
+
+def small_bert() -> nn.Module:
+    """A Hugging Face classifier of sequences of thirty tokens into three classes, with the weights of seed 0."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=8, num_labels=3,
+    )  # fmt: skip
+    model: nn.Module = transformers.BertForSequenceClassification(config).eval()
+    return model

@@ -138,6 +138,58 @@ def repair(
     inputs.check_finite()
     rev = make_reverser(model, inputs.given, {"output": output})
     keep = None if keep is None else whole_set(keep, rev.model)
+    memory = _memory(memory, rev, y, keep, seed)
+    captured = captured_graph(rev)
+    solver = _solver(method, loss, margin)
+    choice = _choice(method, memory.task, strength, budget)
+    with eval_mode(rev.model):
+        before = _outputs(captured, inputs)
+        labels = _labels(before, _read(captured, as_labels(y)), memory)
+        maps, where = _movable(rev, captured, modules, inputs, labels, keep, seed)
+        samples = (*_with_earlier(inputs, labels, memory), solver)
+        if method == "nearest":
+            problem = Problem(captured, maps, memory.curvatures, *samples, inputs.batch, right)
+        else:
+            problem = Control(
+                captured, maps, memory.curvatures, *samples, DESCENTS[method], method, _replayed(old, keep), seed,
+                inputs.batch, right,
+            )  # fmt: skip
+        met = problem.met(problem.outputs(problem.nothing))
+        held = None if keep is None else _Held(captured, rev, keep, problem)
+        tried = _tried(problem, choice, held, met, memory.scale)
+    best = _best(tried, choice, held is not None, met)
+    best, repaired, fixed = _repaired(rev, captured, problem, best, met)
+    kept = None if held is None else held.report(problem.nothing if best is None else best.weights.change)
+    limit = math.inf if strength is not None or (best is None and held is not None) else choice.budget
+    if modules == "auto" and not bool(fixed.all()):
+        where += (_MORE,)
+    return Fix(
+        model=repaired,
+        fixed=fixed[: inputs.batch],
+        right_before=met[: inputs.batch],
+        earlier_lost=int((met & ~fixed)[inputs.batch :].sum()),
+        diff=Patch.between(rev.model, repaired),
+        predicted_kl=0.0 if best is None else best.kl,
+        strength=float("nan") if best is None else best.strength,
+        rounds=sum(t.weights.rounds for t in tried),
+        seconds=time.perf_counter() - started,
+        notes=notes_on(inputs, labels, before, met[: inputs.batch], fixed[: inputs.batch], limit, memory.samples)
+        + where
+        + _notes_on_the_best(best, problem, held, method, bool(tried)),
+        curve=tuple(Tried(t.strength, float(t.weights.met.double().mean()), t.kl, t.broken) for t in tried),
+        kept=kept,
+        inputs=inputs,
+        labels=labels,
+        start=rev,
+        memory_before=memory,
+        method=method,
+    )
+
+
+def _memory(
+    memory: Memory | str | Path | None, rev: Reverser, y: Any, keep: tuple[Any, Any] | None, seed: int
+) -> Memory:
+    """The memory that was given, or one of the old samples; refused if it is of other weights."""
     if isinstance(memory, str | Path):
         memory = Memory.load(memory)
     if memory is None:
@@ -149,60 +201,13 @@ def repair(
         task = task_of(_read(captured_graph(rev), as_labels(y)))
         memory = remember(rev, keep[0], task=task, seed=seed, progress=False)
     memory.check(rev.model)
-    captured = captured_graph(rev)
+    return memory
+
+
+def _solver(method: Method, loss: Loss | None, margin: float | None) -> NearestWeights:
     usual: Loss = NearestWeights.loss if method == "nearest" else "logistic"
-    solver = NearestWeights(
+    return NearestWeights(
         loss=loss or usual, margin=NearestWeights.margin if margin is None else _positive("margin", margin)
-    )
-    choice = _choice(method, memory.task, strength, budget)
-    with eval_mode(rev.model):
-        before = _outputs(captured, inputs)
-        labels = _labels(before, _read(captured, as_labels(y)), memory)
-        maps, where = _movable(rev, captured, modules, inputs, labels, keep, seed)
-        samples = _with_earlier(inputs, labels, memory)
-        if method == "nearest":
-            problem = Problem(captured, maps, memory.curvatures, *samples, solver, inputs.batch, right)
-        else:
-            replayed = _replayed(old, keep)
-            problem = Control(
-                captured, maps, memory.curvatures, *samples, solver, DESCENTS[method], method, replayed, seed,
-                inputs.batch, right,
-            )  # fmt: skip
-        met = problem.met(problem.outputs(problem.nothing))
-        held = None if keep is None else _Held(captured, rev, keep, problem)
-        tried = _tried(problem, choice, held, met, memory.scale)
-    best = _best(tried, choice, held is not None, met)
-    repaired = copy.deepcopy(rev.model)
-    if best is not None:
-        _set(repaired, captured, problem, best.weights)
-    fixed = problem.met(run(repaired, problem.inputs, rev.output))
-    if int(fixed.sum()) < int(met.sum()):  # rounding: never worse than before
-        best, repaired, fixed = None, copy.deepcopy(rev.model), met
-    cost = 0.0 if best is None else best.kl
-    limit = math.inf if strength is not None or (best is None and held is not None) else choice.budget
-    kept = None if held is None else held.report(problem.nothing if best is None else best.weights.change)
-    return Fix(
-        model=repaired,
-        fixed=fixed[: inputs.batch],
-        right_before=met[: inputs.batch],
-        earlier_lost=int((met & ~fixed)[inputs.batch :].sum()),
-        diff=Patch.between(rev.model, repaired),
-        predicted_kl=cost,
-        strength=float("nan") if best is None else best.strength,
-        rounds=sum(t.weights.rounds for t in tried),
-        seconds=time.perf_counter() - started,
-        notes=notes_on(inputs, labels, before, met[: inputs.batch], fixed[: inputs.batch], limit, memory.samples)
-        + ((*where, _MORE) if modules == "auto" and not bool(fixed.all()) else where)
-        + (() if best is None or method != "nearest" else far_moves(problem.moved(best.weights.change)))
-        + (on_replay(held.problem.count) if held is not None and best is not None and method == "nearest" else ())
-        + (_UNWORTHY if best is None and held is not None and tried else ()),
-        curve=tuple(Tried(t.strength, float(t.weights.met.double().mean()), t.kl, t.broken) for t in tried),
-        kept=kept,
-        inputs=inputs,
-        labels=labels,
-        start=rev,
-        memory_before=memory,
-        method=method,
     )
 
 
@@ -335,6 +340,31 @@ def _best(tried: Sequence[_Attempt], choice: Strengths, held: bool, right: Tenso
     allowed = [a for a in tried if single or a.kl <= choice.budget]
     best = max(allowed, key=worth, default=None)
     return best if best is not None and worth(best) > 0 else None
+
+
+def _repaired(
+    rev: Reverser, captured: Captured, problem: Problem, best: _Attempt | None, met: Tensor
+) -> tuple[_Attempt | None, nn.Module, Tensor]:
+    """(the attempt, a copy of the model with its weights, which samples are right in it); never worse than before."""
+    repaired = copy.deepcopy(rev.model)
+    if best is not None:
+        _set(repaired, captured, problem, best.weights)
+    fixed = problem.met(run(repaired, problem.inputs, rev.output))
+    if int(fixed.sum()) < int(met.sum()):  # rounding
+        return None, copy.deepcopy(rev.model), met
+    return best, repaired, fixed
+
+
+def _notes_on_the_best(
+    best: _Attempt | None, problem: Problem, held: _Held | None, method: Method, tried: bool
+) -> tuple[str, ...]:
+    """How far the weights move, what old samples at hand would be better for, or why nothing is changed."""
+    if best is None:
+        return _UNWORTHY if held is not None and tried else ()
+    if method != "nearest":
+        return ()
+    replay = () if held is None else on_replay(held.problem.count)
+    return (*far_moves(problem.moved(best.weights.change)), *replay)
 
 
 def _labels(outputs: Tensor, y: Tensor, memory: Memory | None, count: int | None = None) -> Tensor:

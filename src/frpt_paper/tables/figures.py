@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from frpt_paper.runs.jobs import ARMS, BACKPROP, FRPT
@@ -108,10 +109,20 @@ def maturity_gains(data: pd.DataFrame, title: str) -> Figure:
     )
     for label, part, colour in lines:
         ordered = part.sort_values("start")
-        error = [ordered["delta"] - ordered["low"], ordered["high"] - ordered["delta"]]
-        ax.errorbar(ordered["start"], ordered["delta"], error, fmt="o-", ms=4, capsize=2, color=colour, label=label)
+        _intervals(ax, ordered["start"], ordered, colour, label, "o-")
+    return _finished(figure, ax, "accuracy of the start, %", "points of mean accuracy", title)
+
+
+def _intervals(ax: Axes, across: Any, part: pd.DataFrame, colour: str, label: str, mark: str = "o") -> None:
+    """Differences with their intervals."""
+    error = [part["delta"] - part["low"], part["high"] - part["delta"]]
+    ax.errorbar(across, part["delta"], error, fmt=mark, ms=4, capsize=2, color=colour, label=label)
+
+
+def _finished(figure: Figure, ax: Axes, across: str, up: str, title: str) -> Figure:
+    """One panel of differences: zero, names, a grid and a legend."""
     ax.axhline(0, color="#666666", lw=0.8)
-    ax.set(xlabel="accuracy of the start, %", ylabel="points of mean accuracy", title=title)
+    ax.set(xlabel=across, ylabel=up, title=title)
     ax.grid()
     ax.legend()
     return figure
@@ -131,11 +142,8 @@ def gains(data: pd.DataFrame, title: str) -> Figure:
             own = (data["model"] == model) & (data["arm"] == arm) & (data["preset"] == preset) & (data["c_rec"] == c)
             part = data[own]
             across = [layers.index(name) + 0.8 * (i + 0.5) / len(kinds) - 0.4 for name in part["l_r"]]
-            error = [part["delta"] - part["low"], part["high"] - part["delta"]]
             label = f"{arm}{', ' + preset if preset else ''}, {c:g}"
-            ax.errorbar(
-                across, part["delta"], error, fmt="o", ms=4, capsize=2, color=CYCLE[i % len(CYCLE)], label=label
-            )
+            _intervals(ax, across, part, CYCLE[i % len(CYCLE)], label)
         ax.axhline(0, color="#666666", lw=0.8)
         ax.set_xticks(range(len(layers)), [f"l_R = {name}" for name in layers])
         ax.set_ylabel("gain over\nback-propagation, points")
@@ -161,11 +169,8 @@ def from_start(data: pd.DataFrame, title: str) -> Figure:
             same = (data["arm"] == arm) & (data["preset"] == preset) & (data["c_rec"] == c)
             part = data[(data["lr"] == rate) & same]
             across = [layers.index(name) + 0.7 * (i + 0.5) / len(kinds) - 0.35 for name in part["l_r"]]
-            error = [part["delta"] - part["low"], part["high"] - part["delta"]]
             label = f"{arm}{', ' + preset if preset else ''}" + (f", {c:g}" if strengths and c else "")
-            ax.errorbar(
-                across, part["delta"], error, fmt="o", ms=4, capsize=2, color=CYCLE[i % len(CYCLE)], label=label
-            )
+            _intervals(ax, across, part, CYCLE[i % len(CYCLE)], label)
         ax.axhline(0, color="#666666", lw=0.8)
         ax.set_ylabel(f"rate {rate:g}\nminus start, points" if len(rates) > 1 else "minus start, points")
         ax.grid(axis="y")
@@ -184,11 +189,7 @@ def starts(data: pd.DataFrame, title: str) -> Figure:
     ax.plot([low, high], [low, high], color=GREY, lw=1.0, ls="--", label="FR-PT = start")
     for colour, (model, part) in zip((BLUE, ORANGE, RED, GREEN), data.groupby("model", sort=False), strict=False):
         ax.plot(part["start_minus_bp"], part["fr_minus_bp"], "o", color=colour, ms=5, label=model)
-    ax.axhline(0, color="#666666", lw=0.8)
-    ax.set(xlabel="start − back-propagation, points", ylabel="FR-PT − back-propagation, points", title=title)
-    ax.grid()
-    ax.legend()
-    return figure
+    return _finished(figure, ax, "start − back-propagation, points", "FR-PT − back-propagation, points", title)
 
 
 @styled
@@ -203,9 +204,7 @@ def planners(data: pd.DataFrame, title: str) -> Figure:
         for i, (colour, (arm, preset)) in enumerate(zip((GREY, RED, BLUE, GREEN), arms, strict=False)):
             part = data[(data["c_rec"] == c) & (data["arm"] == arm) & (data["preset"] == preset)]
             across = [layers.index(name) + 0.6 * (i + 0.5) / len(arms) - 0.3 for name in part["l_r"]]
-            error = [part["delta"] - part["low"], part["high"] - part["delta"]]
-            label = f"{arm}{', ' + preset if preset else ''}"
-            ax.errorbar(across, part["delta"], error, fmt="o", ms=4, capsize=2, color=colour, label=label)
+            _intervals(ax, across, part, colour, f"{arm}{', ' + preset if preset else ''}")
         ax.axhline(0, color="#666666", lw=0.8)
         ax.set_ylabel(f"c_rec = {c:g}\npoints of PDMS")
         ax.grid(axis="y")
