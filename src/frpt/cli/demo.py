@@ -59,14 +59,14 @@ def run_demo(
     rev = Reverser(model, x[:8])
     console.print("", str(rev.plan(LAYERS[-1])), sep="\n", markup=False, highlight=False)
     console.print("\nwhere it goes wrong on the test set:")
-    diagnosis = diagnose(model, TensorDataset(x_test, y_test), LAYERS, seed=seed)
+    diagnosis = diagnose(rev, TensorDataset(x_test, y_test), LAYERS, seed=seed)
     show(diagnosis, console)
     data, val = TensorDataset(x, y), TensorDataset(x_test, y_test)
     console.print(f"\nwriting targets for {len(x)} training samples, then post-training {seeds} seeds x 3 arms each:")
     store = write_targets(rev, data, LAYERS, out / "targets")
     comparisons = {
         at: compare(
-            model, data, at, val=val, targets=store, seeds=range(seeds), epochs=post_epochs,
+            rev, data, at, val=val, targets=store, seeds=range(seeds), epochs=post_epochs,
             log_dir=out / "logs" / at,
         )
         for at in LAYERS
@@ -78,7 +78,7 @@ def run_demo(
     )
     console.print(_table(comparisons))
     console.print("\nA gain over back-propagation that anchor-only has as well is not owed to reconstruction.")
-    fix = mend(console, model, x, (x_test, y_test), out, seed)
+    fix = mend(console, rev, x, (x_test, y_test), out, seed)
     diagnosis.to_html(out / "report.html", title="SimpleCNN on digits", results=list(comparisons.values()), repair=fix)
     diagnosis.to_csv(out / "diagnosis")
     for what, path in (
@@ -89,7 +89,7 @@ def run_demo(
         console.print(f"{what:10} {out}/{path}", highlight=False)
 
 
-def mend(console: Console, model: nn.Module, old: Tensor, test: tuple[Tensor, Tensor], out: Path, seed: int) -> Fix:
+def mend(console: Console, rev: Reverser, old: Tensor, test: tuple[Tensor, Tensor], out: Path, seed: int) -> Fix:
     """Repair 20 digits that fail under noise, beside what else could be done; other test digits say what it cost.
 
     The failures come from the first part of the test set, old samples that are kept from the second, and the third
@@ -99,18 +99,18 @@ def mend(console: Console, model: nn.Module, old: Tensor, test: tuple[Tensor, Te
     noisy = x + _NOISE * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
     first, second = round(0.3 * len(x)), len(x) // 2
     with torch.no_grad():
-        wrong = (model(noisy[:first]).argmax(1) != y[:first]).nonzero().squeeze(1)[:_FAILURES]
+        wrong = (rev.model(noisy[:first]).argmax(1) != y[:first]).nonzero().squeeze(1)[:_FAILURES]
     console.print(
         f"\nrepairing {len(wrong)} digits that fail under noise, with a memory of 500 training inputs; beside it "
         f"replay with {(len(x) - second) // 2} digits, EWC and fine-tuning:"
     )
-    memory = remember(model, old, seed=seed)
+    memory = remember(rev, old, seed=seed)
     memory.save(out / "memory")
-    fix = repair(model, noisy[wrong], y[wrong], memory, keep=(x[first:second], y[first:second]))
+    fix = repair(rev, noisy[wrong], y[wrong], memory, keep=(x[first:second], y[first:second]))
     fix.diff.save(out / "patch.safetensors")
     console.print(str(fix).split("\nparameter", 1)[0], markup=False, highlight=False)
     kind = noisy[second:], y[second:]
-    table = compare_repairs(model, noisy[wrong], y[wrong], memory, old=(x[second:], y[second:]), kind=kind)
+    table = compare_repairs(rev, noisy[wrong], y[wrong], memory, old=(x[second:], y[second:]), kind=kind)
     console.print(f"\n{table}", markup=False, highlight=False)
     console.print("kind: other digits under the same noise; old: digits without it; broken: old ones that were right.")
     return fix
