@@ -2,7 +2,8 @@
 
 The planner is the one of ``frpt reproduce driving`` (synthetic scenes), which is trained first if OUT does not hold it.
 Beside the default: plain gradient descent on the squared residual from the same feature (Adam, as many passes as the
-default took on average), what a user would write by hand. ``python benchmarks/driving_targets.py OUT [--scenes 64]``
+default took on average), what a user would write by hand. ``python benchmarks/driving_targets.py OUT [--scenes 64
+--first 0]``
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--scenes", type=int, default=64)
+    parser.add_argument("--first", type=int, default=0, help="number of the first scene")
     options = parser.parse_args()
     lab = PlannerLab(options.out.resolve(), "resnet10", 1536, 256, 320, 384, SIZE, 16)
     net = lab.planner(lab.pretrained())
     print("scenes    layer            closed  median  below 0.9  deviation  seconds  passes | Adam: closed  deviation")
     for name, seed, count in (("held out", TEST, lab.test), ("training", TRAIN, lab.part)):
-        x, y = lab.data(seed, count).__getbatch__(range(min(options.scenes, count)))
+        x, y = lab.data(seed, count).__getbatch__(range(options.first, min(options.first + options.scenes, count)))
         rev, before = frpt.Reverser(net, x), norm(y - net(*x))
         for layer in ("planning2", "planning1", "fusion", "backbone.layer4", "backbone.layer3"):
             begun = time.process_time()

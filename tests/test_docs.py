@@ -131,3 +131,12 @@ def test_tables_of_the_results_page_are_those_under_results() -> None:
     assert text.count("<!-- table: ") == text.count("<!-- end -->") - text.count("<!-- lines: ")
     summary = tool["summary"]()
     assert summary.markdown() == (ROOT / "results" / "summary.md").read_text(), "run docs/tools/results_page.py tables"
+
+
+def test_numbers_in_sentences_of_the_results_page_are_under_results() -> None:
+    tool = runpy.run_path(str(ROOT / "docs" / "tools" / "results_page.py"))
+    text = (ROOT / "docs" / "results.md").read_text()
+    assert tool["unfounded"](text) == []
+    section = "## The paper's protocol, run again"
+    changed = text.replace(section, f"{section}\n\n`results/cifar10-paper/` has a gain of 987.65 points.")
+    assert tool["unfounded"](changed) == [(section, "987.65")]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from frpt_paper import RunsTable
@@ -28,6 +29,7 @@ from frpt_paper.tables.statistics import START, layer_order
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results.md"
 _BLOCK = re.compile(r"(<!-- (table|lines): (\S+) -->\n).*?(<!-- end -->)", re.S)
+_DECIMAL = re.compile(r"\d+\.\d+")
 _MINUS = re.compile(r"(?<=[ \[])-(?=\d)")
 SUMMARY = {
     "cifar10-paper": ("CIFAR-10, the paper's protocol", "arms"),
@@ -156,6 +158,26 @@ def filled(text: str) -> str:
         return "\n".join([begin, *lines, "", end])
 
     return _BLOCK.sub(block, text)
+
+
+def unfounded(text: str) -> list[tuple[str, str]]:
+    """(section, number) of the page's sentences where no file under results/ has that number, in points or as a share.
+
+    Numbers with decimals are looked for in the folders that the section names, the published ones everywhere.
+    """
+    missing = []
+    for section in re.split(r"^(?=## )", text, flags=re.M):
+        prose = re.sub(r"<!-- (?:table|lines): .*?<!-- end -->|```.*?```|`[^`]*`|\]\([^)]*\)", "", section, flags=re.S)
+        prose = re.sub(r"^\|.*$", "", prose, flags=re.M)
+        names = {"starts", *re.findall(r"results/([\w-]+)", section)} if section.startswith("## ") else {""}
+        files = [p for name in names for kind in ("md", "csv") for p in (RESULTS / name).rglob(f"*.{kind}")]
+        once = np.unique(np.array([n for p in files for n in _DECIMAL.findall(p.read_text())], dtype=float))
+        known = np.concatenate([once, 100 * once])
+        for number in _DECIMAL.findall(prose):
+            half = 0.501 * 10.0 ** -len(number.partition(".")[2])
+            if not (np.abs(known - float(number)) <= half).any():
+                missing.append((section.splitlines()[0], number))
+    return missing
 
 
 if __name__ == "__main__":

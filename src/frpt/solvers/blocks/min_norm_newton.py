@@ -5,9 +5,11 @@
 The iteratively regularised Gauss–Newton method (Bakushinskii 1992). α falls from step to step, so that the points
 follow the path of the regularised solutions. It begins at the anchor and ends at the nearest point that reaches the
 target or, where none does, as near to it as deviation is worth. The more Φ bends on the way the slower α falls; μ is
-raised after steps that do not help (Levenberg–Marquardt). z comes from a system of the size of the output; entries that
-would leave their range are put on its bound, and the others solved for again. Taken by ``reach`` for whole paths to a
-few numbers.
+raised after steps that are refused (Levenberg–Marquardt). A step that makes matters worse is taken if it goes on in the
+direction of the last (Transtrum and Sethna 2012: where Φ bends, the way is a narrow canyon, and who never climbs its
+wall creeps); the best point seen is the answer. z comes from a system of the size of the output; entries that would
+leave their range are put on its bound, and the others solved for again. Taken by ``reach`` for whole paths to a few
+numbers.
 """
 
 from __future__ import annotations
@@ -33,26 +35,27 @@ class MinNormNewton:
     most_outputs: int = 32
     """Outputs up to which explicit rows of the Jacobian cost less than iterations without: a step takes so many
     backward passes, and secant steps take 20 to 40 passes in all."""
-    steps: int = 30
-    """Most Jacobians. [1, 1]"""
+    steps: int = 60
+    """Most Jacobians. [1.74, 1]"""
     together: int = 512
     """Samples times outputs up to which a pass costs mostly its calls, so that all rows are pulled in one. [1, 1]"""
     begin: float = 0.1
     """First α, in units of the largest eigenvalue of JJᵀ at the anchor: the first step leaves a tenth of what is
-    easiest to move. [1.07, 0.85]"""
+    easiest to move. [1.00, 1.06]"""
     price: float = 1e-9
     """Where the path ends: α ≤ price · bend · deviation² · (‖t − Φ(â)‖/‖â‖)². Where Φ bends, the rest of a far target
     is not worth the crooked way to it: about residual² + price/2 · deviation⁴ is least. Straight paths end exactly."""
     fastest: float = 0.01
-    slowest: float = 0.7
-    """Factors on α after a step, the first where Φ is straight [1, 1], the second where it bends. [0.7, 1.03]"""
+    slowest: float = 0.5
+    """Factors on α after a step, the first where Φ is straight [1, 1], the second where it bends. [0.98, 3.35]"""
     bends: float = 2.0
-    """The factor in between is so many times the bend ‖Φ(a + z) − Φ(a) − Jz‖/‖Jz‖. [0.84, 1.21], in 0.64 and 1.64 times
+    """The factor in between is so many times the bend ‖Φ(a + z) − Φ(a) − Jz‖/‖Jz‖. [0.91, 1.13], in 0.62 and 1.03 times
     the passes."""
     trusted: float = 0.25
-    """Share of the gain that the linear model promised, from which a step lets α fall. [0.91, 0.90]"""
-    eased: float = 0.2
-    """Least factor on μ after a step that helps; it is 1 − (2 gain − 1)³ (Nielsen 1999). [1.02, 0.55]"""
+    """Share of the gain that the linear model promised, from which a step lets α fall. [1.01, 1.03]"""
+    raised: float = 2.0
+    eased: float = 1 / 3
+    """Factors on μ after a step that is refused [38, 0.68], and after one that is taken. [1.06, 0.86]"""
     refused: int = 8
     """Steps in a row that do not help, after which a sample is left as it is. [1, 1]"""
     rounds: int = 6
@@ -72,15 +75,20 @@ class MinNormNewton:
 
 @dataclass
 class _State(Working):
-    """The samples still at work: index (k,), a, Φ(a), the rows J: (k, m, n), α, its price, μ, refusals in a row."""
+    """The samples still at work: index (k,), a, Φ(a), the last step, the rows J: (k, m, n), α, its price, μ, …
+
+    … ``least``, the least ‖t − Φ‖² + α ‖a − â‖² so far, and how many steps were refused in a row.
+    """
 
     index: Tensor
     a: Tensor
     phi: Tensor
+    step: Tensor
     rows: Tensor
     alpha: Tensor
     price: Tensor
     mu: Tensor
+    least: Tensor
     refused: Tensor
     halves: Tensor
 
@@ -95,7 +103,10 @@ def _solve(problem: Problem, options: MinNormNewton) -> Solution:
         state = _begun(problem, options, todo, value[todo], reached[todo])
         while len(state.index) and not problem.clock.over():
             going = _advance(problem, options, state)
-            value[state.index], reached[state.index], halves[state.index] = state.a, state.phi, state.halves
+            halves[state.index] = state.halves
+            target = problem.target[state.index]
+            better = row_norm(target - state.phi) < row_norm(target - reached[state.index])
+            value[state.index[better]], reached[state.index[better]] = state.a[better], state.phi[better]
             state.keep(going)
     after = row_norm(problem.target - reached)
     return Solution(value, (after >= before) & (before > problem.enough), (halves + 1) // 2)
@@ -107,7 +118,8 @@ def _begun(problem: Problem, options: MinNormNewton, index: Tensor, a: Tensor, p
     largest = torch.linalg.eigvalsh(gram)[:, -1]
     price = options.price * (row_norm(problem.target - problem.output) / problem.length**2)[index] ** 2
     alpha, none = options.begin * largest, torch.zeros_like(index)
-    return _State(index, a, phi, J, alpha, price, torch.zeros_like(alpha), none, none + 1 + problem.outputs)
+    mu, least = torch.zeros_like(alpha), torch.full_like(alpha, torch.inf)
+    return _State(index, a, phi, torch.zeros_like(a), J, alpha, price, mu, least, none, none + 1 + problem.outputs)
 
 
 def _rows(problem: Problem, options: MinNormNewton, a: Tensor, index: Tensor) -> Tensor:
@@ -130,7 +142,7 @@ def _rows(problem: Problem, options: MinNormNewton, a: Tensor, index: Tensor) ->
 
 
 def _advance(problem: Problem, options: MinNormNewton, state: _State) -> Tensor:
-    """One step, taken where it lowers ‖t − Φ‖² + α ‖a − â‖²; which samples go on: (k,) bool."""
+    """One step, taken where it lowers ‖t − Φ‖² + α ‖a − â‖² or goes on as the last; which samples go on: (k,) bool."""
     anchor, target = problem.anchor[state.index], problem.target[state.index]
     trial = problem.inside(_proposal(problem, options, state).reshape_as(state.a), state.index)
     with torch.no_grad():
@@ -138,22 +150,23 @@ def _advance(problem: Problem, options: MinNormNewton, state: _State) -> Tensor:
     state.halves = state.halves + 1
 
     far, farther = (state.alpha * row_norm(v - anchor) ** 2 for v in (state.a, trial))
-    left = (target - state.phi).flatten(1).double()
-    linear = _times(state.rows, (trial - state.a).flatten(1))
+    left, step = (target - state.phi).flatten(1).double(), trial - state.a
+    linear = _times(state.rows, step.flatten(1))
+    before, after = row_norm(left) ** 2 + far, row_norm(target - phi) ** 2 + farther
+    good = (after < before) | ((1 - _cosine(step, state.step)) * after <= state.least)  # not where it is NaN
+    state.least = state.least.fmin(after)
+    promised = (before - row_norm(left - linear) ** 2 - farther).clamp_min(1e-300)
+    trusted = before - after > options.trusted * promised
     bent = (phi - state.phi).flatten(1).double() - linear
-    before = row_norm(left) ** 2 + far
-    won = before - row_norm(target - phi) ** 2 - farther
-    good = won > 0  # not where it is NaN
-    gain = (won / (before - row_norm(left - linear) ** 2 - farther).clamp_min(1e-300)).nan_to_num(-1.0)
     bend = (row_norm(bent) / row_norm(linear).clamp_min(1e-300)).nan_to_num(torch.inf)
-    trusted = gain > options.trusted
-    least = state.price * bend.clamp_max(1.0) * row_norm(trial - anchor) ** 2
-    ended = trusted & (state.alpha <= least)
+    last = state.price * bend.clamp_max(1.0) * row_norm(trial - anchor) ** 2
+    ended = trusted & (state.alpha <= last)
+
     factor = (options.bends * bend).clamp(options.fastest, options.slowest)
-    state.alpha = torch.where(trusted, (factor * state.alpha).maximum(least), state.alpha)
-    eased = state.mu * (1 - (2 * gain - 1) ** 3).clamp(options.eased, 2.0)
-    state.mu = torch.where(good, eased, 4 * state.mu.maximum(state.alpha))
+    state.alpha = torch.where(trusted, (factor * state.alpha).maximum(last), state.alpha)
+    state.mu = torch.where(good, options.eased * state.mu, options.raised * state.mu.maximum(state.alpha))
     state.refused = torch.where(good, 0, state.refused + 1)
+    state.step = torch.where(per_system(good, step), step, state.step)
     state.a = torch.where(per_system(good, trial), trial, state.a)
     state.phi = torch.where(per_system(good, phi), phi, state.phi)
     going = (row_norm(target - state.phi) > problem.enough[state.index]) & ~ended
@@ -163,6 +176,12 @@ def _advance(problem: Problem, options: MinNormNewton, state: _State) -> Tensor:
         state.rows[moved] = _rows(problem, options, state.a[moved], state.index[moved])
         state.halves[moved] += 1 + problem.outputs
     return going
+
+
+def _cosine(u: Tensor, v: Tensor) -> Tensor:
+    """Of the angle between two steps, at least 0: (k,), in double."""
+    dot = (u.double() * v.double()).flatten(1).sum(1)
+    return (dot / (row_norm(u) * row_norm(v)).clamp_min(1e-300)).clamp_min(0.0)
 
 
 def _proposal(problem: Problem, options: MinNormNewton, state: _State) -> Tensor:

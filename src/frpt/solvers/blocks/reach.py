@@ -52,7 +52,7 @@ class Reach:
     iterations: int = 40
     stop_at: float = 1e-3
     rounds: int = 4
-    newton: MinNormNewton = field(default_factory=lambda: MinNormNewton(price=3e-3))
+    newton: MinNormNewton = field(default_factory=lambda: MinNormNewton(price=5e-4))
     secant: Secant = field(default_factory=Secant)
 
     def __post_init__(self) -> None:
