@@ -65,6 +65,7 @@ WRONG = [
     (["layers", "tests.cli.test_shell:needs_something"], "is called without arguments"),
     (["diagnose", "tests.cli.slow:model", "--data", "tests.cli.slow:Slow", "--html", "/dev/full/page"], "/dev/full"),
     (["diagnose", "tests.cli.slow:model", "--data", "tests.cli.slow:Slow", "--weights", "/nowhere.st"], "nowhere"),
+    (["diagnose", "tests.cli.slow:model", "--data", "tests.cli.slow:Slow", "--weights", __file__], "safetensors file"),
     (["train", *["tests.cli.slow:model", "--data", "tests.cli.slow:Slow", "--at", "0"], "--out", "/dev/full"], "/dev"),
     (["remember", "tests.cli.slow:model", "--data", "tests.cli.slow:Slow", "--out", "/dev/null/x"], "/dev/null"),
     (["apply", "tests.cli.slow:model", "--patch", "/nowhere", "--out", "x"], "nowhere"),

@@ -337,3 +337,18 @@ def test_labels_that_do_not_fit_are_refused(trained: tuple[nn.Module, Tensor, Te
         repair(model, x[:2], y[:2], numbers)
     with torch.inference_mode(), pytest.raises(OptionError, match="inference_mode"):
         repair(model, x[:2], y[:2], remembered)
+
+
+def test_an_old_output_is_broken_when_it_gets_farther_from_its_target() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)).eval()
+    old, x, y = torch.randn(80, 4), torch.randn(4, 4), torch.randn(4, 2)
+    with torch.no_grad():
+        labels = model(old) + 0.3 * torch.randn(80, 2)
+    fix = repair(model, x, y, keep=(old, labels), strength=1e-3)
+    with torch.no_grad():
+        before, after = ((labels - m(old)).norm(dim=1)[1::2] for m in (model, fix.model))
+    broken = after > (1.05 * before).maximum(0.05 * labels[1::2].norm(dim=1))
+    assert fix.kept is not None
+    assert fix.kept.right_before == fix.kept.count == 40
+    assert 0 < int(broken.sum()) == len(fix.kept.broken)

@@ -75,7 +75,12 @@ def loaded(model: nn.Module, weights: Path) -> nn.Module:
 
     try:
         model.load_state_dict(load_file(weights))
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except SafetensorError as error:
+        raise OptionError(
+            f"{str(weights)!r} is no safetensors file ({error}); write one with safetensors.torch.save_file("
+            "model.state_dict(), path): pickled checkpoints are not read"
+        ) from error
+    except (OSError, RuntimeError) as error:
         raise OptionError(
             f"the weights {str(weights)!r} cannot be loaded into {type(model).__name__}: {error}"
         ) from error

@@ -66,8 +66,8 @@ class NearestWeights:
     closed: float = 0.9
     """Share of what an output lacks of its target that has to be gone for a given sample to count as fixed."""
     kept: float = 0.05
-    """Share of an output target's norm that may be missing for an old sample, or one of an earlier repair, to count as
-    right."""
+    """Of an old sample, or one of an earlier repair, that counts as right: the share of its output target's norm that
+    may be missing, or by which more may be missing than before."""
     together: int = 32
     """Samples in a pass."""
     budget: int = 2**28
@@ -207,10 +207,10 @@ class Problem:
         return met
 
     def _targets_met(self, outputs: Tensor) -> Tensor:
-        """Given samples: most of what was missing is gone. Others: little is missing."""
+        """Given samples: most of what was missing is gone. Others: little is missing, or hardly more than before."""
         size = torch.linalg.vector_norm(self.labels.flatten(1).double(), dim=1).clamp_min(1e-12)
         left = torch.linalg.vector_norm(self.asked.missing(outputs).double(), dim=1)
-        allowed = self.options.kept * size
+        allowed = (self.options.kept * size).maximum((1 + self.options.kept) * self._missing_at_first)
         asked = (1 - self.options.closed) * self._missing_at_first[: self.given]
         rounding = 4 * torch.finfo(outputs.dtype).eps * size[: self.given]
         allowed[: self.given] = asked.maximum(rounding)
