@@ -20,7 +20,7 @@ import frpt
 from frpt.repairs import ranking
 from frpt.repairs.refitting import REFITTING, Refitting
 
-BEFORE = replace(REFITTING, looks=(1, 2, 4, 6), lengths=(1.0, 0.5), memory=0)
+BEFORE = replace(REFITTING, looks=(1, 2, 4, 6), memory=0)
 
 
 def took(work: Callable[[], object]) -> tuple[float, object]:

@@ -32,7 +32,7 @@ from frpt.repairs.refitting import REFITTING, Refitting
 LAYERS, MODULES = ["out", "stage2", "stage1"], ["classifier", "stage2", "stage1"]
 PLANTS = 12
 REFITS: dict[str, tuple[object, ...]] = {
-    "rounds": (1, 2, 4), "looks": ((1, 2, 3), (1, 2, 4, 6), (1, 2, 4, 6, 12)), "lengths": ((1.0,), (1.0, 0.5)),
+    "rounds": (1, 2, 4), "looks": ((1, 2, 3), (1, 2, 4, 6), (1, 2, 4, 6, 12)), "halvings": (0, 3), "stir": (0.0, 1e-3),
     "apart": (5e-4, 1e-3, 2e-3),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A CNN trained on digits, one of its layers damaged, and the layer found again; the page is report.html."""
+"""A CNN trained on digits, one of its layers (stage2) damaged, and looked for; the page is report.html."""
 
 import torch
 import torch.nn.functional as F

@@ -91,8 +91,8 @@ print(found)
 #
 # - **fault**: each layer's own weights are refitted alone on half of some samples;
 #   this is the share of the loss which that takes back on the other half, with its
-#   95 % interval. The layer with the largest fault is named in the verdict, if the
-#   samples tell it from all others.
+#   95 % interval. The layer with the largest fault is named in the verdict, if all
+#   others take back clearly less; a lead of less than a tenth makes a short list.
 # - **deviation**: how far features are from their targets, relative to their norm. It
 #   does *not* tell where the fault is: it depends on how strongly the rest of the
 #   network reacts to a layer.

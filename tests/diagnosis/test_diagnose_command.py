@@ -64,8 +64,9 @@ def test_what_is_wrong_is_one_line(more: list[str], words: str) -> None:
     assert words in result.output
 
 
-def test_the_example_finds_the_damaged_layer(tmp_path: Path) -> None:
+def test_the_example_lists_the_damaged_layer_first(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "diagnose.py"
     run = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert "The fault is most likely in stage2" in run.stdout
+    # 82.5 % and 77.0 %: less than a tenth apart; stage1, 70.8 %, is ruled out
+    assert "do not tell the fault of stage2 from that of out." in run.stdout
     assert (tmp_path / "report.html").stat().st_size > 50_000

@@ -40,7 +40,7 @@ def test_exactly_what_the_layer_depends_on_is_trained() -> None:
 def test_modes_follow_train_only_before_the_layer() -> None:
     torch.manual_seed(0)
     model, x = Mixed().eval(), torch.randn(4, 6)
-    with frpt.freeze(model, reverser(), "body") as frozen:
+    with frpt.freeze(model, reverser(), "body", batch_norm="train") as frozen:
         model.train()
         model.tail.train()
         modes = {n: m.training for n, m in model.named_modules()}
@@ -60,7 +60,7 @@ def test_modes_follow_train_only_before_the_layer() -> None:
 def test_the_whole_model_in_train_mode() -> None:
     torch.manual_seed(0)
     model, x = Mixed().eval(), torch.randn(4, 6)
-    with frpt.freeze(model, reverser(), "body", whole_train=True) as frozen:
+    with frpt.freeze(model, reverser(), "body", whole_train=True, batch_norm="train") as frozen:
         assert frozen.modules == []
         model.train()
         assert all(m.training for m in model.modules())
@@ -88,7 +88,7 @@ def test_everything_is_given_back() -> None:
 @pytest.mark.parametrize("what", ["head.weight", "tail.0.running_var", "tail.0.num_batches_tracked"])
 def test_a_change_of_the_frozen_part_is_found(what: str) -> None:
     model = Mixed().eval()
-    frozen = frpt.freeze(model, reverser(), "body")
+    frozen = frpt.freeze(model, reverser(), "body", batch_norm="train")
     with torch.no_grad():
         model.stem[0].weight.add_(1)
         model.stem[1].running_mean.add_(1)

@@ -160,7 +160,7 @@ def test_the_model_the_frozen_part_and_the_random_state_stay() -> None:
     model.tail.eval()
     before = parameters(model).clone(), [m.training for m in model.modules()], torch.get_rng_state()
     flags = [p.requires_grad for p in model.parameters()]
-    result = train(model, TensorDataset(x, y), "body", targets="anchor", val=blobs(20, 1))
+    result = train(model, TensorDataset(x, y), "body", targets="anchor", val=blobs(20, 1), batch_norm="train")
     assert torch.equal(parameters(model), before[0])
     assert [m.training for m in model.modules()] == before[1] == [m.training for m in result.model.modules()]
     assert torch.equal(torch.get_rng_state(), before[2])

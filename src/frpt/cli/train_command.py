@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -39,6 +39,7 @@ def train(
     batch_size: Annotated[int, typer.Option(help="Samples a step, over all processes.")] = 64,
     lr: Annotated[float, typer.Option(help="Learning rate of AdamW.")] = 1e-4,
     weight_decay: Annotated[float, typer.Option(help="Weight decay of AdamW.")] = 5e-2,
+    batch_norm: Annotated[str, typer.Option(help="Mode of batch norm in the trained part: eval or train.")] = "eval",
     metric: Annotated[
         str | None, typer.Option(help="accuracy, top5, mse, ade, fde; by default from the labels.")
     ] = None,
@@ -65,6 +66,7 @@ def train(
         training = Training(
             epochs=epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, metric=metric, every=every,
             workers=workers, accelerator=accelerator, devices=devices, precision=precision, timeout=timeout,
+            batch_norm=cast("Literal['train', 'eval']", batch_norm),
         )  # fmt: skip
         make_folder(out)
         half_done = partial or out / "partial"

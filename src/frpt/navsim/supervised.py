@@ -47,7 +47,7 @@ class PostTraining:
         rev = Reverser(model.eval(), (torch.zeros(_LOOK), torch.zeros(_LOOK[0], 8)))
         self.axis = rev.batch_axis(at)
         self.anchor = AnchorSupply(model, at, self.axis) if self.supervised and targets == ANCHOR else None
-        self.frozen = freeze(model, rev, at)
+        self.frozen = freeze(model, rev, at, batch_norm="train")  # as the paper's code
         self._supervision: Supervision | None = None
         model.train()  # Lightning keeps the mode that it finds, and capturing needs eval mode
 

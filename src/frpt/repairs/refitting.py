@@ -57,8 +57,12 @@ class Refitting:
     # Gauss–Newton steps. 1, 2 and 4: 12 of 12; a damaged layer takes back 0.56, 0.63 and 0.66 of the loss.
     looks: tuple[int, ...] = (1, 2, 3)
     # CG steps after which the held-out loss is looked at. Up to 3, 6 and 12: 12 of 12, 0.62, 0.63 and 0.63 of the loss.
-    lengths: tuple[float, ...] = (1.0,)
-    # Of a step, those that are tried. With half of it as well: 12 of 12 and 0.63 of the loss, too, and twice the looks.
+    halvings: int = 3
+    # How often the first of these steps is halved where none lowers the held-out loss: behind a kink, as where filters
+    # are zero, a whole step of a damaged layer can be too long (benchmarks/planted_faults.py).
+    stir: float = 1e-3
+    # Random change of the weights, relative to their norm, at which slopes are taken: a filter of zeros behind a ReLU
+    # has none where it is.
     apart: float = 1e-3
     # Change of the weights, relative to their norm, that derivatives are taken from. Half and double: no change.
     memory: int = 2**29
@@ -198,17 +202,22 @@ class _Part:
         """The held-out losses with the weights for which they are least, of all that were tried. start: as it is."""
         lowest = start
         for _ in range(self.options.rounds):
-            best = own
-            for step in self._steps(own):
-                for length in self.options.lengths:
-                    point = {n: w + length * step[n] for n, w in own.items()}
-                    losses = self._losses(point)
-                    if losses.sum() < lowest.sum():
-                        lowest, best = losses, point
+            best, first = own, None
+            for step in self._steps(_stirred(own, self.options.stir)):
+                first = first or step
+                lowest, best = self._better(lowest, best, _moved(own, step, 1.0))
+            for i in range(1, self.options.halvings + 1):
+                if best is own and first is not None:
+                    lowest, best = self._better(lowest, best, _moved(own, first, 0.5**i))
             if best is own:
                 break
             own = best
         return lowest
+
+    def _better(self, lowest: Array, best: Weights, point: Weights) -> tuple[Array, Weights]:
+        """The held-out losses and the weights with the lower sum."""
+        losses = self._losses(point)
+        return (losses, point) if losses.sum() < lowest.sum() else (lowest, best)
 
     def _losses(self, own: Weights) -> Array:
         """(n,), of the held-out samples."""
@@ -248,7 +257,7 @@ class _Part:
         """JᵀHJ v. passes: at ``own``."""
         apart = self.options.apart
         length = apart * (_dot(own, own) / _dot(direction, direction)) ** 0.5 or apart
-        moved = {n: w + length * direction[n] for n, w in own.items()}
+        moved = _moved(own, direction, length)
 
         def one(at: _Pass) -> Weights:
             out = at.out.detach()
@@ -263,6 +272,17 @@ class _Part:
 def _of_batch(captured: Captured, size: int | torch.SymInt) -> bool:
     """Whether a size is a number, or follows from the batch size."""
     return isinstance(size, int) or size.node.expr.free_symbols <= {captured.symbol}
+
+
+def _stirred(own: Weights, share: float) -> Weights:
+    """The weights moved at random, each by that share of its root mean square."""
+    g = torch.Generator().manual_seed(0)
+    noise = {n: torch.randn(w.shape, generator=g).to(w) for n, w in own.items()}
+    return {n: w + share * w.square().mean().sqrt() * noise[n] for n, w in own.items()}
+
+
+def _moved(own: Weights, step: Weights, length: float) -> Weights:
+    return {n: w + length * step[n] for n, w in own.items()}
 
 
 def _summed(own: Weights, parts: Iterable[Weights]) -> Weights:

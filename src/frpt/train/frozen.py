@@ -25,7 +25,7 @@ from frpt.train.tap import FeatureTap
 
 
 def freeze(
-    model: nn.Module, by: Reverser | InputLike, at: Layer, *, whole_train: bool = False, batch_norm: str = "train"
+    model: nn.Module, by: Reverser | InputLike, at: Layer, *, whole_train: bool = False, batch_norm: str = "eval"
 ) -> Frozen:
     """Make exactly the parameters that the value at layer ``at`` depends on trainable, and freeze all else.
 
@@ -38,7 +38,7 @@ def freeze(
         at: the layer, by name or as the module itself. Its own parameters are trained.
         whole_train: let the frozen part follow ``model.train()`` like the rest; only its parameters stay then.
         batch_norm: "eval" keeps batch norm of the trained part in eval mode as well: its statistics stay, its weights
-            are trained.
+            are trained. "train" lets it follow ``model.train()``.
 
     Returns:
         What is trained and what stays; a context manager that gives everything back.

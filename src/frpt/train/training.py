@@ -54,10 +54,10 @@ class Training:
         precision: as lightning-fabric takes it, e.g. "bf16-mixed"; by default the model's own.
         whole_train: let the part after the layer follow ``train()`` too, as the paper's code does: its dropout is on,
             and the statistics of its normalisations move. By default it stays in eval mode.
-        batch_norm: mode of batch norm in the part that is trained. "train": with each batch's own statistics, and its
-            running ones move, as networks are trained usually; "eval": with the running statistics of the starting
-            model, which stay. Targets are made in eval mode: where "train" moves features by more than 5 %, a warning
-            says by how much.
+        batch_norm: mode of batch norm in the part that is trained. "eval": with the running statistics of the starting
+            model, which stay, as targets are made; better by measurement (benchmarks/batch_norm.py). "train": with each
+            batch's own statistics, and the running ones move, as networks are trained usually and as the paper's code
+            does; where that moves features by more than 5 %, a warning says by how much.
         partial_steps: with ``partial=``, save inside epochs as well, each so many steps.
 
     Raises:
@@ -85,7 +85,7 @@ class Training:
     precision: str | None = None
     partial_steps: int | None = None
     whole_train: bool = False
-    batch_norm: Literal["train", "eval"] = "train"
+    batch_norm: Literal["train", "eval"] = "eval"
 
     def __post_init__(self) -> None:
         for name, least in {"epochs": 1, "batch_size": 1, "every": 1, "workers": 0}.items():

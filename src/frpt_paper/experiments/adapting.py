@@ -135,7 +135,7 @@ def trained(start: Start, job: AdaptingJob, x: Tensor, y: Tensor, aim: Aim | Non
     order, old_order = (
         _batches(n, min(BATCH, n), job.steps, seed_of(job.seed, i)) for i, n in ((1, len(x)), (2, len(start.old)))
     )
-    with frpt.freeze(model, start.rev, start.at) as frozen, frpt.FeatureTap(model, start.at) as tap:
+    with frpt.freeze(model, start.rev, start.at, batch_norm="train") as frozen, frpt.FeatureTap(model, start.at) as tap:
         optimizer = Adam(frozen.trainable(), lr=job.rate)
         schedule = LambdaLR(optimizer, lambda step: 1 - step / job.steps)
         for rows, old_rows in zip(order, old_order, strict=True):

@@ -170,8 +170,9 @@ def _same_targets(one: Path, other: Path) -> bool:
 
 
 def post_trained(rev: frpt.Reverser, dataset: Any, at: str, **options: Any) -> frpt.Result:
-    """``frpt.post_train`` of the Reverser's model, without capturing it again and without a bar."""
-    return frpt.post_train(rev, dataset, at, progress=False, **options)
+    """``frpt.post_train`` of the Reverser's model, without capturing it again and without a bar; batch norm as in the
+    paper's code."""
+    return frpt.post_train(rev, dataset, at, progress=False, batch_norm="train", **options)
 
 
 def layer_of(model: nn.Module, job: PostTrainingJob) -> str:

@@ -120,7 +120,7 @@ class PlannerLab:
         result = frpt.post_train(
             _fresh_planner(self.model), self.data(TRAIN, self.train), "out", c_rec=0, val=self.data(TEST, self.test),
             partial=begun, progress=progress, epochs=self.epochs, batch_size=RECIPE.batch_size, task_loss=F.l1_loss,
-            metric="ade", optimizer=_base_optimizer, schedule=_cosine,
+            metric="ade", optimizer=_base_optimizer, schedule=_cosine, batch_norm="train",
         )  # fmt: skip
         history = [row.metric for row in result.history]
         name = save_weights(folder, "driving", self.model, result.model, float(history[-1] or 0.0))
@@ -187,7 +187,7 @@ def run(lab: PlannerLab, job: PlannerJob) -> list[Row]:
     result = frpt.post_train(
         rev, lab.data(TRAIN, job.train), layer_of(rev.model, job), c_rec=job.c_rec, seed=job.seed,
         targets=None if job.arm == BACKPROP else lab.store(job), epochs=job.epochs, batch_size=job.batch_size,
-        lr=job.lr, weight_decay=WEIGHT_DECAY, progress=False,
+        lr=job.lr, weight_decay=WEIGHT_DECAY, progress=False, batch_norm="train",
     )  # fmt: skip
     values = lab.scored(result.model, TEST, job.test)
     last = result.last

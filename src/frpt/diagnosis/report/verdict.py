@@ -9,6 +9,7 @@ import numpy as np
 
 from frpt.diagnosis.findings import Findings, LayerFinding
 from frpt.diagnosis.report.words import class_name, percent, score
+from frpt.repairs.ranking import CLEAR
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,13 @@ def _of_fault(d: Findings, first: LayerFinding) -> str:
         second = max((f for f in d.layers if f.name != first.name), key=lambda f: f.fault, default=None)
         more = "" if second is None else f", the next best, {second.name}, {_share(second)}"
         return f"The fault is most likely in {first.name}: {taken}{more}."
+    if not d.suspects and first.fault_interval[0] >= CLEAR:
+        least = min(d.layers, key=lambda f: f.fault)
+        return (
+            "No single layer stands out: these samples do not tell which one carries a fault, or whether one does. "
+            f"Refitting any of them alone takes back about as much of the loss on samples it was not fitted to, "
+            f"{first.name} {_share(first)}, {least.name} {_share(least)}."
+        )
     if not d.suspects:
         return f"No single layer stands out: {first.name} is the best of them, and {taken}."
     alike = [f"{f.name} {_share(f)}" for name in d.suspects for f in d.layers if f.name == name]
