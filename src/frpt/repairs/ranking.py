@@ -26,8 +26,8 @@ from frpt.reverser import Reverser
 # 12 networks with one damaged layer that layer is named first (one or two more or less are within chance), and the
 # largest fault of the sound network, which should be small.
 SAMPLES = 768
-# Most samples to refit layers with, half of them held out at a time. 192: 10 of 12, sound 0.02; 384: 12, 0.03; 768: 12,
-# 0.01; 1280: 12, 0.00.
+# Most samples to refit layers with, half of them held out at a time. 192 and 384: 12 of 12, sound 0.006; 768 and 1280:
+# 12, 0.000.
 LEAST_SAMPLES = 64
 # Even where memory is short. A choice: 192 are few already.
 MEMORY = 512 * 2**20
