@@ -100,3 +100,17 @@ def test_samples_go_through_in_parts_where_the_budget_is_small(solver: BlockSolv
     parts = solver.solve(replace(p, fn=counted, limits=replace(p.limits, budget=1)))
     assert max(seen) == 1
     torch.testing.assert_close(parts.value, together.value)
+
+
+def test_a_first_step_that_makes_matters_worse_is_refused() -> None:
+    """exp(20 a) = 50: the linear model's first step overshoots by 18 powers of ten; a refused one costs one pass."""
+    anchor = torch.zeros(1, 2, dtype=torch.float64)
+
+    def steep(a: Tensor, _: Tensor) -> Tensor:
+        return (20 * a[:, :1]).exp()
+
+    target = torch.full((1, 1), 50.0, dtype=torch.float64)
+    p = Problem(steep, anchor, target, steep(anchor, anchor), Gate(), Limits(), stop_at=1e-5, unit=1.0)
+    answer = MinNormNewton().solve(p)
+    assert (row_norm(target - steep(answer.value, anchor)) <= p.enough).all()
+    assert int(answer.iterations) <= 30

@@ -55,9 +55,9 @@ class Training:
         whole_train: let the part after the layer follow ``train()`` too, as the paper's code does: its dropout is on,
             and the statistics of its normalisations move. By default it stays in eval mode.
         batch_norm: mode of batch norm in the part that is trained. "eval": with the running statistics of the starting
-            model, which stay, as targets are made; better by measurement (benchmarks/batch_norm.py). "train": with each
-            batch's own statistics, and the running ones move, as networks are trained usually and as the paper's code
-            does; where that moves features by more than 5 %, a warning says by how much.
+            model, which stay, as targets are made; better or no worse where measured (benchmarks/batch_norm.py).
+            "train": with each batch's own statistics, and the running ones move, as networks are trained usually and as
+            the paper's code does; where that moves features by more than 5 %, a warning says by how much.
         partial_steps: with ``partial=``, save inside epochs as well, each so many steps.
 
     Raises:

@@ -75,9 +75,9 @@ class MinNormNewton:
 
 @dataclass
 class _State(Working):
-    """The samples still at work: index (k,), a, Φ(a), the last step, the rows J: (k, m, n), α, its price, μ, …
+    """The samples still at work: index (k,), a, Φ(a), the last step, the rows J: (k, m, n), α, its price, μ.
 
-    … ``least``, the least ‖t − Φ‖² + α ‖a − â‖² so far, and how many steps were refused in a row.
+    least: of ‖t − Φ‖² + α ‖a − â‖² so far. refused: steps in a row.
     """
 
     index: Tensor
@@ -118,7 +118,8 @@ def _begun(problem: Problem, options: MinNormNewton, index: Tensor, a: Tensor, p
     largest = torch.linalg.eigvalsh(gram)[:, -1]
     price = options.price * (row_norm(problem.target - problem.output) / problem.length**2)[index] ** 2
     alpha, none = options.begin * largest, torch.zeros_like(index)
-    mu, least = torch.zeros_like(alpha), torch.full_like(alpha, torch.inf)
+    least = row_norm(problem.target[index] - phi) ** 2 + alpha * row_norm(a - problem.anchor[index]) ** 2
+    mu = torch.zeros_like(alpha)
     return _State(index, a, phi, torch.zeros_like(a), J, alpha, price, mu, least, none, none + 1 + problem.outputs)
 
 
