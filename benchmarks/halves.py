@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from frpt.options import PRESETS, Bounded, Gate, Limits, Reach
 from frpt.solvers.base import Range, row_norm
+from frpt.solvers.blocks.heavy_ball import HeavyBall
 from frpt.solvers.blocks.mean_jacobian import MeanJacobian
 from frpt.solvers.blocks.min_norm_newton import MinNormNewton
 from frpt.solvers.blocks.newton_krylov import NewtonKrylov
@@ -122,6 +123,11 @@ def by_newton(options: MinNormNewton) -> list[Measures]:
     return [measured(p, options.solve) for p in paths()]
 
 
+def by_heavy_ball(options: HeavyBall) -> list[Measures]:
+    """From the anchor, so that there is something left to do."""
+    return [measured(p, options.solve) for p in paths()]
+
+
 def by_reach(options: Reach) -> list[Measures]:
     given = [replace(p, limits=Limits(options.iterations), stop_at=options.stop_at) for p in paths()]
     return [measured(p, options.solve) for p in given]
@@ -179,6 +185,7 @@ SOLVERS: dict[str, tuple[Any, Callable[[Any], list[Measures]]]] = {
     "MeanJacobian": (MeanJacobian(), lambda o: by_secant(Secant(), o)),
     "NewtonKrylov": (NewtonKrylov(), by_newton_krylov),
     "MinNormNewton": (MinNormNewton(), by_newton),
+    "HeavyBall": (HeavyBall(), by_heavy_ball),
     "Reach": (PRESETS["default"].reach, by_reach),
     "Bounded": (Bounded(), by_bounded),
     "Woodbury": (Woodbury(), by_woodbury),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 import frpt
 from frpt.cli.main import app
 from frpt.common.yes_no import are_yes_no, lead, moved, opposed, signs
-from frpt.errors import LabelError, OptionError
+from frpt.errors import LabelError, LabelWarning, OptionError
 from frpt.train.metrics import accuracy, task_loss
 
 HEADS = {
@@ -99,6 +100,19 @@ def test_other_numbers_are_refused_and_floats_are_a_regression() -> None:
     assert rev.reconstruct(x, y.float(), at="1").share is None
     asked = frpt.Reverser(model, x, embed="regression").reconstruct(x, y, at="1")
     assert asked.share is None
+
+
+@pytest.mark.parametrize("head", ["one", "flat", "one, sigmoid"])
+def test_floats_of_zero_and_one_are_asked_about(head: str) -> None:
+    """They are a regression by their type, and likely meant as two classes: said once, with both ways out."""
+    model, (x, y) = network(head), samples(head)
+    with pytest.warns(LabelWarning, match=r"y\.long\(\)"):
+        frpt.Reverser(model, x).reconstruct(x, y.float(), at="1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LabelWarning)
+        frpt.Reverser(model, x, embed="regression").reconstruct(x, y.float(), at="1")
+        frpt.Reverser(model, x).reconstruct(x, y, at="1")
+        frpt.Reverser(model, x).reconstruct(x, y.float() + 0.5, at="1")
 
 
 def test_a_reference_and_the_other_presets_take_them() -> None:

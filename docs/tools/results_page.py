@@ -19,7 +19,7 @@ import pandas as pd
 from frpt_paper import RunsTable
 from frpt_paper.experiments.classification import fill, runs_line, runs_of
 from frpt_paper.experiments.workbench import ExperimentReport
-from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT
+from frpt_paper.runs.jobs import ANCHOR, ARMS, BACKPROP, FRPT
 from frpt_paper.runs.protocols import PROTOCOLS, Protocol
 from frpt_paper.tables import figures, published
 from frpt_paper.tables.classification_tables import arms_table
@@ -33,6 +33,7 @@ _DECIMAL = re.compile(r"\d+\.\d+")
 _MINUS = re.compile(r"(?<=[ \[])-(?=\d)")
 SUMMARY = {
     "cifar10-paper": ("CIFAR-10, the paper's protocol", "arms"),
+    "cifar10-paper-clean-images": ("CIFAR-10, the paper's protocol on clean images", "arms"),
     "cifar10-clean": ("CIFAR-10, clean images, new targets", "arms"),
     "mnist": ("MNIST, clean images, older targets", "arms"),
     "cifar10": ("CIFAR-10, clean images, older targets", "arms"),
@@ -41,6 +42,17 @@ SUMMARY = {
     "resnet18": ("ResNet-18, part of CIFAR-10, older targets", "arms"),
 }
 """Folder → what the summary calls it, and its table of differences."""
+
+CLASSIFICATION = (
+    "mnist",
+    "cifar10",
+    "cifar10-paper",
+    "cifar10-paper-clean-images",
+    "cifar10-clean",
+    "simple_vit",
+    "resnet18",
+)
+"""Folders of the grids of Tables 2–7."""
 
 
 def main() -> None:
@@ -54,7 +66,7 @@ def main() -> None:
 def tables() -> None:
     """Tables and figures of every experiment whose runs are kept, and the summary."""
     theirs = {"paper": published.numbers(published.MEANS), "supplement": published.numbers(published.PAIRED)}
-    for name in ("mnist", "cifar10", "cifar10-paper", "cifar10-clean", "simple_vit", "resnet18"):
+    for name in CLASSIFICATION:
         folder = RESULTS / name
         frame = RunsTable(folder / "runs.csv").frame()
         protocol = PROTOCOLS.get(name.removeprefix("cifar10-"))
@@ -89,9 +101,11 @@ def _lines(frame: pd.DataFrame, protocol: Protocol) -> list[str]:
         str(replace(protocol, rates=rates)),
         runs_line(frame),
     ]
-    for rate, part in frame.groupby("lr") if len(rates) > 1 else ():
+    own = frame[frame["arm"] != BACKPROP]
+    for (rate, c), part in own.groupby(["lr", "c_rec"]) if len(rates) > 1 else ():
         layers = ", ".join(sorted(part["l_r"].unique(), key=layer_order))
-        lines.append(f"rate {rate:g}: l_R = {layers}; {part['seed'].nunique()} seeds")
+        arms = ", ".join(sorted(part["arm"].unique(), key=ARMS.index))
+        lines.append(f"rate {rate:g}, c_rec {c:g}: l_R = {layers}; {arms}; {part['seed'].nunique()} seeds")
     return lines
 
 

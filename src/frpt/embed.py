@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from frpt.common import yes_no
-from frpt.errors import LabelError, OptionError
+from frpt.errors import LabelError, LabelWarning, OptionError
 
 __all__ = ["Embedder", "class_dim", "lead", "max_assign", "nearest", "one_hot", "regression"]
 
@@ -276,6 +277,8 @@ class Embedder:
                 raise LabelError(f"the embedding returned the shape {_shape(target)}, the output has {_shape(output)}")
             return regression(output, target)
         if y.is_floating_point() or self.how == "regression":
+            if self.how != "regression":
+                _warn_of_floats(output, y)
             return regression(output, y)
         if self.how not in EMBEDDINGS:
             names = "nearest, max_assign, one_hot, regression, or a function"
@@ -300,6 +303,21 @@ def as_labels(y: object) -> Tensor:
     if labels.is_complex():
         raise LabelError("labels must be class ids or a floating-point tensor, got complex numbers")
     return labels if labels.is_floating_point() or labels.dtype == torch.bool else labels.long()
+
+
+def _warn_of_floats(output: Tensor, y: Tensor) -> None:
+    """Labels 0.0 and 1.0 of one number a sample: a regression by their type, two classes by the look of them."""
+    if y.shape != output.shape or len(y) < 2 or y[0].numel() != 1 or not bool(((y == 0) | (y == 1)).all()):
+        return
+    if bool((y == y.flatten()[0]).all()):
+        return
+    warnings.warn(
+        "the labels are floats of 0.0 and 1.0 for an output of one number a sample, and are taken as a regression onto "
+        "0 and 1. If they are two classes, pass whole numbers or booleans (y.long()); for the regression pass "
+        'embed="regression", and nothing is said.',
+        LabelWarning,
+        stacklevel=2,
+    )
 
 
 def _shape(value: object) -> str:

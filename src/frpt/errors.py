@@ -162,3 +162,7 @@ class BatchNormWarning(UserWarning):
 
     ``post_train`` gives it with the figure; ``batch_norm="eval"`` keeps the statistics as they are.
     """
+
+
+class LabelWarning(UserWarning):
+    """Labels can be read in two ways, and the likelier one is not what their type says."""

@@ -88,6 +88,24 @@ def test_what_cannot_be_interrupted_is_ended(tmp_path: Path) -> None:
     assert START_OVER in text
 
 
+def test_what_is_swallowed_while_code_is_loaded_is_not_forgotten(tmp_path: Path) -> None:
+    greedy = (
+        "import os, time\n"
+        "try:\n"
+        "    os.write(2, b'at import\\n'); time.sleep(60)\n"
+        "except BaseException:\n"
+        "    pass\n"
+        "from tests.cli.slow import model\n"
+    )
+    (tmp_path / "greedy.py").write_text(greedy)
+    running = begin(["layers", "greedy:model"], tmp_path)
+    text, took = stopped(running, "import", 0.1)
+    assert running.returncode == 130
+    assert took < 3
+    assert START_OVER in text
+    assert "at model" not in text
+
+
 def test_a_second_ctrl_c_is_not_waited_for(tmp_path: Path) -> None:
     hanging = (
         "import os, time\n"

@@ -45,7 +45,9 @@ class Drawn(TensorDataset):
 def regression() -> tuple[nn.Module, Drawn]:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3))
-    return net, Drawn(torch.randn(30, 5), torch.randn(30, 3))
+    with torch.no_grad():
+        reachable = net(torch.randn(30, 5))
+    return net, Drawn(torch.randn(30, 5), reachable)
 
 
 def test_outputs_before_and_after_beside_the_label(regression: tuple[nn.Module, Drawn]) -> None:

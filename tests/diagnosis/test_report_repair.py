@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from playwright.sync_api import Browser, expect
+from torch.utils.data import TensorDataset
 
+from frpt.diagnosis import diagnose
 from frpt.diagnosis.report.repair_part import PICTURES, repair_part
 from frpt.errors import OptionError
 from frpt.repairs import remember, repair
@@ -57,6 +59,46 @@ def test_inputs_that_are_no_pictures() -> None:
     part = repair_part(made.diagnosis(model="Sequential", classes=("a", "b", "c")), fix)
     assert part.data["groups"] == []
     assert len(part.tables[0].rows) == 6
+
+
+def test_what_it_does_to_the_diagnosed_samples_is_counted(tmp_path: Path) -> None:
+    """Samples of the diagnosis that the repair fixes and breaks, as running both networks has it."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).eval()
+    x = torch.randn(120, 4)
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    y[:20] = (y[:20] + 1) % 3
+    memory = remember(model, x, progress=False)
+    fix = repair(model, x[:10], y[:10], memory, strength=0.01)
+    with torch.no_grad():
+        before, after = (net(x).argmax(1) == y for net in (model, fix.model))
+    fixed, broken = (~before & after).nonzero()[:, 0].tolist(), (before & ~after).nonzero()[:, 0].tolist()
+    assert fixed
+    assert broken
+    d = diagnose(model, TensorDataset(x, y), gallery=0, progress=False)
+    said = f"fixed {len(fixed)}, and broke {len(broken)} of the {int(before.sum())} that were right."
+    part = repair_part(d, fix)
+    assert said in part.text
+    assert said in d.to_html(tmp_path / "r.html", repair=fix).read_text("utf-8")
+    rows = next(table for table in part.tables if table.name == "recounted").rows
+    assert [(int(r.cells[0].key), r.cells[1].text) for r in rows] == [
+        *((i, "broken") for i in broken), *((i, "fixed") for i in fixed),
+    ]  # fmt: skip
+
+
+def test_of_diagnosed_outputs_those_that_got_worse_are_counted() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2)).eval()
+    x = torch.randn(40, 3)
+    with torch.no_grad():
+        y = model(x) + torch.tensor([0.5, -0.5]) * (torch.arange(40) < 6)[:, None]
+    fix = repair(model, x[:6], y[:6], remember(model, x, task="regression", progress=False), strength=1e-3)
+    part = repair_part(diagnose(model, TensorDataset(x, y), gallery=0, progress=False), fix)
+    with torch.no_grad():
+        was, now = ((net(x) - y).norm(dim=1) for net in (model, fix.model))
+    worse = int((now > torch.maximum(0.05 * y.norm(dim=1), 1.05 * was)).sum())
+    assert f"took {worse} farther from their targets" in part.text
 
 
 def test_another_network_is_refused(tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch.utils.data import TensorDataset
 
-from frpt.diagnosis import Diagnosis, tables
+from frpt.diagnosis import Diagnosis, diagnose, tables
+from frpt.diagnosis.trust import advise
 from tests.diagnosis.small import LAYERS, NAMES, diagnosis
 
 
@@ -96,3 +99,22 @@ def test_csv_reads_back(d: Diagnosis, tmp_path: Path) -> None:
             np.testing.assert_allclose(back[name].astype(float), made[name].astype(float))
     back = pd.read_csv(written[3])
     assert set(back.label) == set(NAMES)
+
+
+def test_of_a_regression_nothing_wins(tmp_path: Path) -> None:
+    """Tables, page, figure and advice speak of what is closed and met."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).eval()
+    x = torch.randn(30, 3)
+    with torch.no_grad():
+        y = model(x) + 0.3
+    d = diagnose(model, TensorDataset(x, y), at=["0"], gallery=0, progress=False)
+    page = d.to_html(tmp_path / "r.html").read_text("utf-8").split('<script type="application/json"')[0]
+    axis = d.plot("trust").axes[0].get_xlabel()
+    for said in (str(d), repr(d), page, axis, advise(d.layers, True).reason):
+        assert "wins" not in said
+    assert "in std. deviations" in page
+    assert "which post-training takes as its" in page
+    closed = next(f for f in d.layers if f.name == "0").closed
+    assert "closed" in repr(d)
+    assert f"{100 * closed:.1f} %" in repr(d)

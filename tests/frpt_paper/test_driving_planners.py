@@ -178,7 +178,53 @@ def test_fixed_and_broken_are_counted_scene_by_scene() -> None:
 
 def test_layers_are_the_papers() -> None:
     assert papers_layers("resnet10") == ("planning z_2", "planning z_1", "fusion z", "ResNet z_4", "ResNet z_3")
-    assert len(papers_layers("vit_b16")) == 6
+    common = ("planning z_2", "planning z_1", "fusion z", "image embedding", "ViT final CLS token")
+    assert papers_layers("vit_b16") == (*common, "ViT encoder layer 10 output")
+    assert papers_layers("vit4") == (*common, "ViT encoder layer 2 output")
+
+
+@pytest.mark.parametrize("name", ["resnet10", "vit4"])
+def test_small_planners_have_every_layer(name: str) -> None:
+    torch.manual_seed(0)
+    model = PLANNERS[name]().eval()
+    inputs = (torch.rand(2, 3, 32, 128), torch.randn(2, 8))
+    rev = frpt.Reverser(model, inputs)
+    units = [len(rev.plan(model.layers[layer]).units) for layer in papers_layers(name)]
+    assert units == sorted(set(units))  # each is further back than the one before
+    wanted = model(*inputs).detach() + 0.05
+    rec = rev.reconstruct(inputs, wanted, at=model.layers["planning z_2"])
+    torch.testing.assert_close(rev.run(inputs, "planning2", rec.target), wanted, atol=1e-3, rtol=1e-3)
+
+
+def test_the_small_vit_is_the_papers_but_for_its_size() -> None:
+    with torch.device("meta"):
+        small, papers = PLANNERS["vit4"](), zoo.planner("vit_b16")
+    names = [[n for n, _ in model.named_parameters()] for model in (small, papers)]
+    assert names[0] == [n for n in names[1] if ".blocks." not in n or int(n.split(".")[2]) < 4]
+    for name in papers_layers("vit4")[:-1]:
+        assert small.layers[name] == papers.layers[name]
+    assert small.layers["ViT encoder layer 2 output"] == "backbone.blocks.2"  # the last but one
+    assert torch.equal(PLANNERS["vit4"]().mean.flatten(), torch.full((3,), 0.5))
+    eps = {m.eps for m in small.backbone.modules() if isinstance(m, nn.LayerNorm)}
+    assert eps == {1e-5}
+    shares = {m.p for m in small.backbone.modules() if isinstance(m, nn.Dropout)}
+    assert shares == {0.1}
+
+
+def test_gains_stand_beside_those_of_the_papers_layer() -> None:
+    frame = runs(b=[[0.7, 0.8, 0.9]], f=[[0.8, 0.8, 0.9]]).assign(l_r="ViT encoder layer 2 output")
+    data = tables.differences(frame, made_up([0.7, 0.7, 0.7]), ("PDMS",))
+    table = tables.beside_paper(data, driving_planners._papers_rows("vit4"), "paper", "title")
+    assert table.data["paper"].iloc[0] == pytest.approx(77.96 - 77.50)
+
+
+def test_repairs_are_those_of_the_scales_planner(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PLANNERS, "vit-tiny", tiny)
+        chosen = ReproduceOptions(tmp_path, models=("vit-tiny",), layers=("planning z_2",), c_rec=(0.3,), seeds=1)
+        report = reproduce("driving", chosen)
+    assert "repairs are those of tiny alone" in report.markdown()
+    assert not (tmp_path / "driving" / "repairs.csv").exists()
 
 
 def test_mistakes(tmp_path: Path) -> None:

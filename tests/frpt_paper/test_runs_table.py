@@ -78,3 +78,6 @@ def test_a_decided_run_equals_the_one_that_is_made(tmp_path: Path) -> None:
     assert found["c_rec"].tolist() == [0.1, 0.9]
     assert found["weight"].tolist() == [LARGEST_WEIGHT, LARGEST_WEIGHT]
     assert found["at_bound"].tolist() == [1.0, 1.0]
+    least = (made["c_rec"] * made["task_loss"] / made["rec_loss"]).groupby(made["c_rec"]).min()
+    assert found["unbounded"].tolist() == least.tolist()
+    assert least.min() > LARGEST_WEIGHT

@@ -114,6 +114,11 @@ def test_rates_have_a_column_where_there_are_several() -> None:
     for table in (main, arms):
         assert list(table.head[:3]) == ["Model", "rate", "l_R"]
         assert list(dict.fromkeys(str(row[1]) for row in table.rows)) == ["0.0001", "0.0003"]
+    nested = nested_table(own, "n", "n", [(FRPT, "paper")])
+    assert [row[:3] for row in nested.rows] == [["SimpleCNN", r, x] for r in ("0.0001", "0.0003") for x in ("out", "1")]
+    fewer = own[(own["lr"] == 1e-4) | (own["c_rec"] != 0.1)]  # a single strength at the other rate
+    assert {row[1] for row in nested_table(fewer, "n", "n", [(FRPT, "paper")]).rows} == {"0.0001"}
+    assert [row[0] for row in paired(own, "p", "p", FRPT, "paper").rows] == ["0.0001"] * 8 + ["0.0003"] * 8
     by_rate = gains(own).query("arm == @BACKPROP and l_r == 'out'").set_index("lr")["delta"]
     assert by_rate.to_dict() == pytest.approx({1e-4: -0.25, 3e-4: -1.25})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from torch import Tensor, nn
 
 from frpt.data.digits import digits
 from frpt.errors import InputError, LabelError, MemoryMismatchError, NonFiniteError, OptionError
+from frpt.graph.inputs import Inputs
 from frpt.repairs import Memory, remember, repair
+from frpt.repairs.fix import Fix
+from frpt.repairs.notes import notes_on
 from frpt.zoo import simple_cnn
 
 
@@ -241,6 +245,33 @@ def test_the_owner_says_when_a_sample_is_right() -> None:
             repair(model, x, y, memory, right=strange)
 
 
+def test_the_owner_is_asked_about_old_samples_too() -> None:
+    """An old output may go far from its target as long as its owner calls it right, and is broken when they do not."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 2)).eval()
+    x, old = torch.randn(6, 3), torch.randn(60, 3)
+    y, known = model(x).detach() + torch.tensor([2.0, 0.0]), model(old).detach()
+
+    def right(below: float) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda out, to: (out[:, 0] > to[:, 0] - 1) & (out[:, 0] < to[:, 0] + below)
+
+    def fixed(below: float) -> Fix:
+        memory = remember(model, old, task="regression", progress=False)
+        return repair(model, x, y, memory, keep=(old, known), right=right(below), strength=0.01)
+
+    lenient, strict = fixed(1e3), fixed(0.5)
+    assert lenient.kept is not None
+    assert strict.kept is not None
+    assert not bool(right(0.5)(lenient.model(old), known).all())  # the repair does move old outputs
+    assert len(lenient.kept.broken) == 0
+    assert len(strict.kept.broken) > 0
+    after = right(0.5)(strict.model(old), known)
+    reported = torch.arange(60) % 2 == 1
+    assert torch.equal(strict.kept.broken, (~after & reported).nonzero().squeeze(1))
+    with pytest.raises(OptionError, match="each of the 60 samples"):
+        repair(model, x, y, keep=(old, known), right=lambda out, to: torch.ones(6, dtype=torch.bool))
+
+
 def test_in_half_precision(trained: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, _ = trained
     half = copy.deepcopy(model).bfloat16()
@@ -352,3 +383,15 @@ def test_an_old_output_is_broken_when_it_gets_farther_from_its_target() -> None:
     assert fix.kept is not None
     assert fix.kept.right_before == fix.kept.count == 40
     assert 0 < int(broken.sum()) == len(fix.kept.broken)
+
+
+def test_failures_that_are_nearly_all_of_one_label_get_a_note() -> None:
+    outputs = torch.zeros(20, 3)
+    outputs[:, 1] = 1.0
+    inputs, nothing = Inputs.of(torch.randn(20, 4)), torch.zeros(20, dtype=torch.bool)
+    for own, noted in ((20, "all failures"), (19, "19 of 20 failures"), (16, "16 of 20 failures"), (15, "")):
+        labels = torch.where(torch.arange(20) < own, 0, 2)
+        notes = notes_on(inputs, labels, outputs, nothing, ~nothing, 0.3, 500)
+        said = [note for note in notes if "drifts towards" in note]
+        assert len(said) == (1 if noted else 0)
+        assert all(note.startswith(f"{noted} are of class 0, taken for 1") for note in said)

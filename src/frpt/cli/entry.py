@@ -30,6 +30,11 @@ class Stop:
     asked = False
     resumes = False
 
+    def check(self) -> None:
+        """Raise it once more: code that was being loaded may have swallowed it."""
+        if self.asked:
+            raise KeyboardInterrupt
+
 
 stop = Stop()
 

@@ -11,6 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from frpt.cli.entry import stop
 from frpt.errors import InputError, OptionError
 
 if TYPE_CHECKING:  # torch takes seconds to load: not for --help
@@ -45,6 +46,7 @@ def _made(spec: str) -> tuple[nn.Module, InputLike | None]:
     from torch import nn
 
     factory = _find(spec)
+    stop.check()
     made = factory if isinstance(factory, nn.Module) else _called(factory, spec)
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):

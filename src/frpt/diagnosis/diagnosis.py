@@ -47,6 +47,7 @@ class Diagnosis(Findings):
         normalisation: (mean, std) of the inputs, to show them as pictures; None for what was not given.
         loss: what the faults are shares of, in words.
         sample_names: index → name, of the samples that need a correction; empty where the data set has no names.
+        source: where the samples are read from, so that a page can count what a repair does to them.
 
     Example:
         >>> diagnosis
@@ -72,8 +73,9 @@ class Diagnosis(Findings):
             title: of the page; by default the network's class.
             results: what ``frpt.compare``, ``frpt.post_train`` and ``frpt.along_training`` returned, to be shown on the
                 same page.
-            repair: what ``frpt.repair`` returned for the same network: the samples it fixed and broke, the weights that
-                moved, and how far features moved beside their targets.
+            repair: what ``frpt.repair`` returned for the same network: the samples that it fixed and broke, of those
+                it was given and of those of this diagnosis (run through both networks), the weights that moved, and
+                how far features moved beside their targets.
 
         Returns:
             The path.

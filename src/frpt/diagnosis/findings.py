@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from frpt.datasets.labelled import LabelledSamples
+
 Kind = Literal["map", "tokens", "vector"]
 Array = NDArray[Any]
 
@@ -297,3 +299,9 @@ class Findings:
     normalisation: tuple[Any, Any] = (None, None)
     loss: str = ""
     sample_names: Mapping[int, str] = field(default_factory=dict)
+    source: LabelledSamples | None = None
+
+    @property
+    def regression(self) -> bool:
+        """Labels are outputs to be met; nothing wins."""
+        return self.score_name == "mse"

@@ -150,7 +150,7 @@ def diagnose(
         units=trusted.units,
         ranking=tuple(ranked.faults),
         suspects=ranked.suspects,
-        advice=advise(findings),
+        advice=advise(findings, exam.score_name == "mse"),
         confusion=confusion,
         pairs=confused,
         samples=table,
@@ -159,6 +159,7 @@ def diagnose(
         normalisation=(mean, std),
         loss=ranked.loss,
         sample_names={int(i): said for i in table.index[table.corrected] if (said := name(int(i)))},
+        source=source,
     )
 
 

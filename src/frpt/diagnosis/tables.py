@@ -148,12 +148,12 @@ def text(d: Findings) -> str:
 
 def brief(d: Findings) -> str:
     """A line on the whole and the table of layers: what a notebook or a debugger shows."""
-    return f"{_headline(d)}\n{table(LAYERS, _layer_rows(d))}"
+    return f"{_headline(d)}\n{table(_columns(d), _layer_rows(d))}"
 
 
 def html(d: Findings) -> str:
     """The same as HTML."""
-    return html_table(_headline(d), LAYERS, _layer_rows(d))
+    return html_table(_headline(d), _columns(d), _layer_rows(d))
 
 
 def _headline(d: Findings) -> str:
@@ -167,7 +167,10 @@ def _headline(d: Findings) -> str:
 
 def _sentences(d: Findings) -> list[str]:
     advised = ", ".join(d.advice.layers) or "none"
-    return [*verdict(d).sentences, f"Layers to be trusted as l_R: {advised}. {d.advice.reason}"]
+    return [
+        *verdict(d).sentences,
+        f"Layers to be trusted as l_R: {advised}. {d.advice.reason}",
+    ]
 
 
 def _tables(d: Findings) -> list[tuple[Sequence[str], Sequence[Sequence[str]]]]:
@@ -176,13 +179,18 @@ def _tables(d: Findings) -> list[tuple[Sequence[str], Sequence[Sequence[str]]]]:
         inner = {name: moved for name, moved in p.deviation.items() if name != OUTPUT} or p.deviation
         most = max(inner, key=lambda name: inner[name])
         rows.append((_class(d, p.label), _class(d, p.predicted), str(p.count), most, f"{p.deviation[most]:.4f}"))
-    return [(LAYERS, _layer_rows(d)), *([(PAIRS, rows)] if rows else [])]
+    return [(_columns(d), _layer_rows(d)), *([(PAIRS, rows)] if rows else [])]
+
+
+def _columns(d: Findings) -> tuple[str, ...]:
+    return tuple("closed" if d.regression and name == "label wins" else name for name in LAYERS)
 
 
 def _layer_rows(d: Findings) -> list[tuple[str, ...]]:
     rank = {name: str(i) for i, name in enumerate(d.ranking, 1)}
     return [
-        (f.name, f"{f.deviation:.4f}", _number(f.reference_deviation), f"{100 * f.wins:.1f} %",
+        (f.name, f"{f.deviation:.4f}", _number(f.reference_deviation),
+         f"{100 * (f.closed if d.regression else f.wins):.1f} %",
          f"{f.trust:.2f}", f"{100 * f.fault:.1f} %", _span(f.fault_interval), rank.get(f.name, "-"))
         for f in d.layers
     ]  # fmt: skip

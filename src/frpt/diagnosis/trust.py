@@ -92,6 +92,10 @@ def trust(
     return Trust(tuple(units), {n: steady.get(n, 0.0) for n in layers})
 
 
+WON, MET = "whose label wins from the target", "whose output meets what is asked for when run on from the target"
+"""Of labels and of regression: what the first factor of trust counts."""
+
+
 def sensitivity(
     rev: Reverser, x: Any, y: Tensor, rec: Reconstruction, g: torch.Generator, shift: float = TRUST.shift
 ) -> float:
@@ -105,7 +109,7 @@ def sensitivity(
     return _median(torch.where(size > 0, change / size.clamp_min(1e-300), torch.inf)[rec.corrected])
 
 
-def advise(layers: Sequence[LayerFinding]) -> Advice:
+def advise(layers: Sequence[LayerFinding], regression: bool = False) -> Advice:
     """The layers from the output down that can be trusted, without a gap. layers: output first."""
     trusted: list[LayerFinding] = []
     for f in layers:
@@ -115,14 +119,17 @@ def advise(layers: Sequence[LayerFinding]) -> Advice:
     inner = [f for f in trusted if f.depth > 0]
     if not inner:
         first = next((f for f in layers if f.depth > 0), None)
-        return Advice((), "No inner layer was diagnosed." if first is None else f"{_capital(_why_not(first))}.")
+        return Advice(
+            (), "No inner layer was diagnosed." if first is None else f"{_capital(_why_not(first, regression))}."
+        )
     worst = min(inner, key=lambda f: f.trust)
     reason = (
-        f"Down to {inner[-1].name} their trust is at least {_shown(worst.trust)}: the share of samples whose label "
-        "wins from the target, times the share of a correction that stays when its feature is moved by a tenth of it"
+        f"Down to {inner[-1].name} their trust is at least {_shown(worst.trust)}: the share of samples "
+        f"{MET if regression else WON}, times the share of a correction that stays when its feature is moved "
+        "by a tenth of it"
     )
     if len(trusted) < len(layers):
-        reason += "; " + _why_not(layers[len(trusted)])
+        reason += "; " + _why_not(layers[len(trusted)], regression)
     return Advice(tuple(f.name for f in inner), reason + ".")
 
 
@@ -130,9 +137,10 @@ def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _why_not(f: LayerFinding) -> str:
+def _why_not(f: LayerFinding, regression: bool) -> str:
+    met = "the output asked for is met" if regression else "the label wins"
     return (
-        f"at {f.name} the trust is {_shown(f.trust)}, less than {TRUST.least}: the label wins in {100 * f.wins:.1f} % "
+        f"at {f.name} the trust is {_shown(f.trust)}, less than {TRUST.least}: {met} in {100 * f.wins:.1f} % "
         f"of the samples, and moving the feature by a tenth of the correction changes the correction by "
         f"{100 * f.sensitivity:.0f} %"
     )

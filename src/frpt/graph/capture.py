@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -26,6 +25,7 @@ from frpt.errors import CaptureError, EvalModeWarning, FrptError, InputError
 from frpt.graph.inputs import Inputs, Picked, Picker
 from frpt.graph.layout import batch_axis_in
 from frpt.graph.pooling import max_pool2d
+from frpt.graph.quiet import quiet_export
 
 _PREFIX = "model"
 """Attribute under which ``Picked`` holds the user's model: every path in the graph starts with it."""
@@ -261,8 +261,7 @@ def capture(model: nn.Module, inputs: Inputs, output: Picker = None) -> Captured
 
 def _export(wrapped: Picked, inputs: Inputs, dynamic: bool) -> ExportedProgram | None:
     try:
-        with warnings.catch_warnings(), _without_monitor():
-            warnings.simplefilter("ignore", FutureWarning)  # torch.export's own, about its internals
+        with quiet_export():
             program = torch.export.export(
                 wrapped,
                 inputs.args,
@@ -278,21 +277,6 @@ def _export(wrapped: Picked, inputs: Inputs, dynamic: bool) -> ExportedProgram |
         if dynamic:
             return None  # the model may fix its batch size: tried again without a dynamic one, where errors are final
         _explain(wrapped, inputs, error)
-
-
-@contextlib.contextmanager
-def _without_monitor() -> Iterator[None]:
-    """torch.fx makes a hidden tqdm bar, and that a thread that watches bars for ever; one that was there stays."""
-    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # torch.fx has imported it where it is installed
-    watched = getattr(tqdm, "monitor", None)
-    try:
-        yield
-    finally:
-        tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
-        monitor = getattr(tqdm, "monitor", None)
-        if watched is None and monitor is not None:
-            monitor.exit()
-            tqdm.monitor = None  # type: ignore[union-attr]
 
 
 def _batch_free(inputs: Inputs) -> Any:

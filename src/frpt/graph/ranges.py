@@ -33,6 +33,7 @@ _CONSTANT: dict[Any, Interval] = {
     aten.exp.default: (0.0, INF),
     aten.sqrt.default: (0.0, INF),
     aten.abs.default: (0.0, INF),
+    aten.square.default: (0.0, INF),
     aten.silu.default: (-0.27846454276107374, INF),
     aten.mish.default: (-0.30884341303725034, INF),
     aten.hardswish.default: (-0.375, INF),

@@ -36,7 +36,7 @@ from frpt.repairs.weight_maps import Again, Gradients, Part, Pass, WeightMap, wo
 
 Loss = Literal["logistic", "hinge"]
 Right = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, labels) of the given samples, in their order -> which of them are right: (n,) bool."""
+"""(outputs, labels) of the given samples, or of the old ones, in their order -> which are right: (n,) bool."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Problem:
         if said.dtype != torch.bool or said.shape != (self.given,):
             raise OptionError(
                 f"right= has to say True or False for each of the {self.given} samples, as a tensor of shape "
-                f"({self.given},); it gave {said.dtype} of shape {tuple(said.shape)}"
+                f"({self.given},), of x as of keep=; it gave {said.dtype} of shape {tuple(said.shape)}"
             )
         return said.to(outputs.device)
 

@@ -98,6 +98,7 @@ def repair(
             stream of them, read as a whole. They choose the strength and are reported on; they are no training
             data. Without a memory one is made of their inputs. With output targets one is broken when its output is
             farther from its target than before by more than 5 %, and by more than 5 % of the target's norm in all.
+            With ``right`` one is broken when that calls it right before and not after.
         method: "nearest", the nearest weights; or a control to compare it with: "finetune" on the samples alone, "ewc"
             (a diagonal metric), "replay" (old inputs, distilled). ``budget`` is of the nearest weights only.
         old: old inputs without labels, for "replay"; by default the half of ``keep`` that chooses the strength.
@@ -109,9 +110,9 @@ def repair(
         strength: λ, how strongly the old behaviour is held on to; by default chosen. With it ``budget`` has no say.
         budget: predicted KL on old inputs that the repair may cost, 0.3 by default.
         right: when a sample counts as right, for outputs of which something else matters than nearness to a label: a
-            function of the outputs and labels of x that returns (N,) bools, such as "this plan stays on the road". It
-            is not asked about ``keep``. By default the label has to win; of an output target, 90 % of what is missing
-            has to be gone.
+            function of outputs and labels that returns (N,) bools, such as "this plan stays on the road". It is asked
+            about all of x and, where there are some, about all of ``keep``, each in its order. By default the label
+            has to win; of an output target, 90 % of what is missing has to be gone.
         seed: of the memory that is made of ``keep``, and of the order in which a control takes its samples.
         output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
 
@@ -280,7 +281,10 @@ class _Held:
         inputs.check_finite()
         known = _read(captured, as_labels(keep[1]))
         labels = _labels(_outputs(captured, inputs.first(2)), known, None, inputs.batch)
-        self.problem = Problem(captured, problem.maps, problem.plain, inputs, labels, problem.options, given=0)
+        judged = 0 if problem.right is None else inputs.batch  # all by the owner, or none as a sample to be fixed
+        self.problem = Problem(
+            captured, problem.maps, problem.plain, inputs, labels, problem.options, judged, problem.right
+        )
         self.before = self.problem.met(self.problem.outputs(self.problem.nothing))
         self.chooses = torch.arange(inputs.batch) % 2 == 0
 

@@ -192,13 +192,13 @@ class WholePath(Batch):
         return value, out, torch.ones(len(self.index), dtype=torch.float64, device=value.device)
 
     def _verified(self, path: Unit, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The features and the outputs they lead to; the anchors where labels shall win and do not."""
+        """The features and the outputs they lead to; anchors where labels shall win and do not, or it overflows."""
         out = self.record.run(path, value, self.index)
         if self.margin is None:
             return value, out
         share = self.embedder.share(out, self.y[self.index])
         assert share is not None
-        keep = (share < 1).nonzero().squeeze(1)
+        keep = ((share < 1) | ~torch.isfinite(self.axis.rows(out)).all(1)).nonzero().squeeze(1)
         if len(keep) == 0:
             return value, out
         mine = self.index[keep]

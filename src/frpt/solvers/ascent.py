@@ -166,7 +166,7 @@ def _look(contest: Contest, state: _State) -> tuple[Tensor, Tensor]:
     """(ℓ: (k,), ∇ℓ: (k, n), without what points out of the range)."""
     with torch.enable_grad():
         at = state.a.reshape(len(state.row), *contest.anchor.shape[1:]).detach().requires_grad_(True)
-        lead = contest.leads(contest.fn(at, state.row), state.row).nan_to_num(-torch.inf).amin(1)
+        lead = contest.leads(contest.fn(at, state.row), state.row).amin(1)
         (slope,) = torch.autograd.grad(lead.sum(), at)
     slope = slope.flatten(1).nan_to_num(0.0, 0.0, 0.0)
     if contest.within.bounded:

@@ -57,9 +57,11 @@ class Contest:
         )  # fmt: skip
 
     def leads(self, scores: Tensor, rows: Tensor) -> Tensor:
-        """s_y − s_j for every class j: (k, classes); infinite for the label's own."""
+        """s_y − s_j for every class j: (k, classes); infinite for the label's own, −∞ where its score overflowed."""
         label = self.label[rows][:, None]
-        return (scores.gather(1, label) - scores).scatter(1, label, torch.inf)
+        mine = scores.gather(1, label)
+        lead = mine - scores
+        return lead.masked_fill(lead.isnan() | ~torch.isfinite(mine), -torch.inf).scatter(1, label, torch.inf)
 
     def wins(self, lead: Tensor, rows: Tensor) -> Tensor:
         """Whether the least lead is enough: at least the margin, and strictly positive. lead: (k,)."""

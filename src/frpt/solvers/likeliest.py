@@ -94,7 +94,7 @@ def _guess(contest: Contest, variation: Variation, options: LikeliestWinning) ->
     guess = contest.within.clamp(anchor.flatten(1) + far[:, None] * step, anchor.flatten(1)).reshape(anchor.shape)
     guess = torch.where(per_system(known, anchor), guess, anchor)
     with torch.no_grad():
-        lead = contest.leads(contest.fn(guess, everyone), everyone).nan_to_num(-torch.inf).amin(1)
+        lead = contest.leads(contest.fn(guess, everyone), everyone).amin(1)
     return guess, known & contest.wins(lead, everyone)
 
 

@@ -221,7 +221,7 @@ def _look(contest: Contest, state: _State, best: _Best, options: NearestWinning)
         point = state.a.reshape(len(index), *contest.anchor.shape[1:]).detach().requires_grad_(True)
         scores = contest.fn(point, index)
         leads = contest.leads(scores.detach(), index)
-        least, rival = leads.nan_to_num(-torch.inf).min(1)
+        least, rival = leads.min(1)
         pull = torch.zeros_like(scores).scatter(1, contest.label[index][:, None], 1.0)
         pull.scatter_(1, rival[:, None], -1.0)
         (row,) = torch.autograd.grad(scores, point, pull)
@@ -388,7 +388,7 @@ def _lead(contest: Contest, point: Tensor, rows: Tensor, best: _Best) -> Tensor:
     with torch.no_grad():
         scores = contest.fn(point.reshape(len(rows), *contest.anchor.shape[1:]), rows)
     best.forwards[rows] += 1
-    return contest.leads(scores, rows).nan_to_num(-torch.inf).amin(1)
+    return contest.leads(scores, rows).amin(1)
 
 
 def _shorten(contest: Contest, options: NearestWinning, best: _Best) -> None:

@@ -58,15 +58,22 @@ class PlannerOptions:
 class ViT(nn.Module):
     """ViT-B/16, its patch embedding pooled to a grid of tokens. Names are timm's; ``head`` is kept but not used.
 
-    The norms' eps is 1e-5, as in the paper's code and torch's own encoder layers; timm has 1e-6.
+    The norms' eps is 1e-5, as in the paper's code and torch's own encoder layers; timm has 1e-6. patch: side of a
+    patch in pixels.
     """
 
     def __init__(
-        self, grid: tuple[int, int], width: int = 768, heads: int = 12, depth: int = 12, dropout: float = 0.1
+        self,
+        grid: tuple[int, int],
+        width: int = 768,
+        heads: int = 12,
+        depth: int = 12,
+        dropout: float = 0.1,
+        patch: int = 16,
     ) -> None:
         super().__init__()
         self.grid = grid
-        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, width, 16, 16)})
+        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, width, patch, patch)})
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, grid[0] * grid[1] + 1, width))
         self.blocks = nn.Sequential(
@@ -80,7 +87,7 @@ class ViT(nn.Module):
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (b, 3, h, w) → the class token, (b, 768)."""
+        """x: (b, 3, h, w) → the class token, (b, width)."""
         patches = F.adaptive_avg_pool2d(self.patch_embed["proj"](x), self.grid).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), patches], 1) + self.pos_embed
         out: Tensor = self.token(self.norm(self.blocks(tokens)))

@@ -125,7 +125,10 @@ def fill(
     report.details.append(plain("flips", title, flips(frame)))
     title = f"{shown}: the weight λ of the reconstruction loss"
     bound = f"{LARGEST_WEIGHT:g}, its upper bound, in every step"
-    note = f"Mean over epochs and seeds; at_bound: share of runs in which it was {bound}."
+    note = (
+        f"Mean over epochs and seeds; at_bound: share of runs in which it was {bound}; unbounded: the least of "
+        "c_rec · (task loss / reconstruction loss) over epochs and seeds, which the bound cuts off."
+    )
     report.details.append(plain("weights", title, weights(frame), note))
     for arm, preset in arms:
         label = f"{arm}-{preset}".rstrip("-").lower()
@@ -158,5 +161,9 @@ def flips(frame: pd.DataFrame) -> pd.DataFrame:
 
 def weights(frame: pd.DataFrame) -> pd.DataFrame:
     """λ of the arms that have one, per l_R, arm and strength."""
-    own = frame[frame["arm"] != BACKPROP].assign(at_bound=frame["job"].isin(always_at_bound(frame)))
-    return own.groupby(_SETTING, sort=False)[["weight", "at_bound"]].mean().reset_index()
+    own = frame[frame["arm"] != BACKPROP]
+    own = own.assign(
+        at_bound=own["job"].isin(always_at_bound(frame)), unbounded=own["c_rec"] * own["task_loss"] / own["rec_loss"]
+    )
+    columns = {"weight": "mean", "at_bound": "mean", "unbounded": "min"}
+    return own.groupby(_SETTING, sort=False).agg(columns).reset_index()

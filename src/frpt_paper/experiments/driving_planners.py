@@ -18,6 +18,7 @@ from frpt_paper.runs.jobs import ANCHOR, FRPT, grid
 from frpt_paper.runs.planner_repairs import RepairJob, failures, run_repair
 from frpt_paper.runs.planners import (
     FRESH,
+    OWN_LAYERS,
     REFERENCE,
     SCORES,
     TEST,
@@ -71,7 +72,7 @@ images, epochs, batches and planners are the paper's; the number of scenes is no
 
 
 def driving(bench: Workbench) -> ExperimentReport:
-    """All arms over layers, strengths and seeds; repairs; everything scored on the same scenes."""
+    """All arms over layers, strengths and seeds; repairs of the scale's planner; all scored on the same scenes."""
     size = SIZES[bench.options.scale]
     lab = laboratory(bench, size)
     checkpoint = lab.pretrained(bench.console.is_terminal)
@@ -89,13 +90,16 @@ def driving(bench: Workbench) -> ExperimentReport:
         )
     lab.write_stores(missing, progress=bench.console.is_terminal)
     frame = in_order(bench.work_off(jobs, partial(run, lab), lab.table), jobs)
+    report = _report(lab, jobs, frame, before)
+    if lab.model != size.model:
+        report.lines.append(f"repairs are those of {size.model} alone")
+        return report
     failing = len(failures(lab.before(checkpoint, FRESH, lab.fresh)))
     repairs = [
         RepairJob(lab.model, checkpoint, method, n, seed, lab.fresh, min(size.memory, lab.train), lab.test, *lab.size)
         for method in METHODS for n in size.repairs for seed in bench.seeds(1, 5) if n <= failing
     ]  # fmt: skip
     mended = bench.work_off(repairs, partial(run_repair, lab), RunsTable(bench.folder / "repairs.csv"))
-    report = _report(lab, jobs, frame, before)
     report.lines.append(_repair_line(lab, size, failing))
     if repairs:
         shown = tables.repair_table(in_order(mended, repairs), before, "driving-repair", f"{report.title}: repairs")
@@ -129,9 +133,8 @@ def post_training(bench: Workbench, lab: PlannerLab, size: Size, checkpoint: str
 
 
 def papers_layers(model: str) -> tuple[str, ...]:
-    """The layers of the planner's table in the paper, from the output on."""
-    rows = navsim_rows(_backbone(model))
-    return tuple(name for name in dict.fromkeys(rows["l_R"]) if name != "baseline")
+    """The layers of the planner's table in the paper, from the output on, by the planner's own names."""
+    return tuple(dict.fromkeys(_papers_rows(model)["l_R"]))
 
 
 def in_order(frame: pd.DataFrame, jobs: Sequence[PlannerJob] | Sequence[RepairJob]) -> pd.DataFrame:
@@ -153,7 +156,7 @@ def _report(lab: PlannerLab, jobs: Sequence[PlannerJob], frame: pd.DataFrame, be
     report.details = [
         tables.scores_table(frame, before, "driving", f"{title}: scores"),
         tables.parts_table(data, "driving-parts", f"{title}: differences in the parts of the score"),
-        tables.beside_paper(data, _backbone(lab.model), "driving-paper", f"{title}: gains beside the paper's"),
+        tables.beside_paper(data, _papers_rows(lab.model), "driving-paper", f"{title}: gains beside the paper's"),
         plain("driving-weights", f"{title}: the weight λ of the reconstruction loss", weights(frame),
               "Mean over epochs and seeds; at_bound: share of runs in which it was at its upper bound in every step."),
     ]  # fmt: skip
@@ -189,5 +192,8 @@ def _targets(lab: PlannerLab, jobs: Sequence[PlannerJob]) -> pd.DataFrame:
     return pd.DataFrame([{"l_r": layer, "preset": p, **target_quality(lab, job)} for (layer, p), job in first.items()])
 
 
-def _backbone(model: str) -> str:
-    return "vit_b16" if model == "vit_b16" else "resnet34"
+def _papers_rows(model: str) -> pd.DataFrame:
+    """The rows of the planner's table in the paper, without the baseline, layers by the planner's own names."""
+    rows = navsim_rows("vit_b16" if model.startswith("vit") else "resnet34")
+    rows = rows[rows["l_R"] != "baseline"]
+    return rows.assign(l_R=rows["l_R"].replace(OWN_LAYERS.get(model, {})))

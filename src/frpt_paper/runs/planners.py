@@ -28,6 +28,7 @@ import frpt
 from frpt import zoo
 from frpt.driving import DrivingData, Scene, score
 from frpt.errors import OptionError
+from frpt.zoo.planner import WIDTH, ViT
 from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT, PostTrainingJob, seed_of
 from frpt_paper.runs.lab import EXAMPLES, layer_of, unchanged
 from frpt_paper.runs.pretraining import Recipe
@@ -70,8 +71,27 @@ def _small() -> zoo.Planner:
     return model
 
 
+def _small_vit() -> zoo.Planner:
+    """The ViT planner with 4 blocks of width 192 instead of 12 of 768, for images of 32×128.
+
+    Patches of 8 pixels make 4 × 16 tokens, each with its own patch; those of 16 would leave 2 × 8. Everything else is
+    the paper's.
+    """
+    options = zoo.PlannerOptions(grid=(4, 16))
+    layers = {
+        "ViT encoder layer 2 output": "backbone.blocks.2",  # counted from zero: the last but one, as the paper's
+        "ViT final CLS token": "backbone.token",
+        "image embedding": "project",
+    }
+    backbone = ViT(options.grid, width=192, heads=3, depth=4, dropout=options.dropout, patch=8)
+    return zoo.Planner(backbone, nn.Linear(192, WIDTH), options, layers)
+
+
+OWN_LAYERS = {"vit4": {"ViT encoder layer 10 output": "ViT encoder layer 2 output"}}
+"""A smaller planner → the paper's name of a layer → the planner's own, of the layer at the same place."""
 PLANNERS: dict[str, Callable[[], zoo.Planner]] = {
     "resnet10": _small,
+    "vit4": _small_vit,
     "resnet34": partial(zoo.planner, "resnet34"),
     "vit_b16": partial(zoo.planner, "vit_b16"),
 }

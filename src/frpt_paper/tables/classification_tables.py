@@ -68,18 +68,19 @@ def paired(
     data = paired_table(runs, arm=arm, preset=preset, embed=embed)
     rows: list[list[Cell | str]] = []
     if len(data):
-        data = data.assign(_l=data["l_r"].map(layer_order)).sort_values("_l", kind="stable")
+        data = data.assign(_l=data["l_r"].map(layer_order)).sort_values(["lr", "_l"], kind="stable")
         data = data.drop(columns="_l").reset_index(drop=True).rename(columns={"l_r": "l_R"})
+    rates = _Rates(data, "lr")
     for row in data.to_dict("records"):
         against = "c_rec=0" if row["c_rec_star"] else f"second-best c_rec={row['reference']:g}"
         rows.append(
-            [row["l_R"], row["metric"], f"{row['c_rec_star']:g}", against, str(row["n"]), f"{row['delta_pp']:.2f}",
-             _interval(row), f"{row['t']:.2f}({row['n'] - 1})", p_text(row["p_t"]),
+            [*rates(row["lr"]), row["l_R"], row["metric"], f"{row['c_rec_star']:g}", against, str(row["n"]),
+             f"{row['delta_pp']:.2f}", _interval(row), f"{row['t']:.2f}({row['n'] - 1})", p_text(row["p_t"]),
              f"{row['W']:.2f}", p_text(row["p_W"]), f"{row['d_z']:.2f}", p_text(row["p_holm"]), p_text(row["p_bh"])]
         )  # fmt: skip
-    head = ["l_R", "Metric", "c_rec*", "Reference", "n", "Δ", "95% CI", "t(df)", "p_t", "W", "p_W", "d_z", "p_Holm"]
+    head = [*rates.head, "l_R", "Metric", "c_rec*", "Reference", "n", "Δ", "95% CI", "t(df)", "p_t", "W", "p_W", "d_z"]
     note = "c_rec* is chosen on the seeds it is tested on; p_Holm and p_BH adjust p_t over the table, not for that."
-    return PrintedTable(name, title, [*head, "p_BH"], rows, data, note)
+    return PrintedTable(name, title, [*head, "p_Holm", "p_BH"], rows, data, note)
 
 
 def p_text(p: float) -> str:
@@ -122,13 +123,15 @@ def nested_table(runs: pd.DataFrame, name: str, title: str, arms: Sequence[tuple
     """
     data = nested_gains(runs, arms)
     rows: list[list[Cell | str]] = []
+    rates = _Rates(runs, "lr")  # of all runs: where only one of several rates has two strengths, the table names it
     for r in data.to_dict("records"):
         label = f"{r['arm']}, {r['preset']}" if r["preset"] else r["arm"]
         tests = [p_text(r["p_t"]), p_text(r["p_holm"]), f"{r['naive']:+.2f}"]
-        rows.append([MODEL_NAMES.get(r["model"], r["model"]), r["l_r"], label, str(r["n"]), _gain(r), *tests])
-    head = ["Model", "l_R", "Arm", "n", "Δ", "p_t", "p_Holm", "Δ, chosen on itself"]
+        where = [MODEL_NAMES.get(r["model"], r["model"]), *rates(r["lr"]), r["l_r"]]
+        rows.append([*where, label, str(r["n"]), _gain(r), *tests])
+    head = ["Model", *rates.head, "l_R", "Arm", "n", "Δ", "p_t", "p_Holm", "Δ, chosen on itself"]
     note = "Mean accuracy minus back-propagation's, percentage points; c_rec is chosen for each seed on the others."
-    return PrintedTable(name, title, head, rows, data, note, spans=2)
+    return PrintedTable(name, title, head, rows, data, note, spans=2 + len(rates.head))
 
 
 def _in_arm_order(column: pd.Series) -> pd.Series:

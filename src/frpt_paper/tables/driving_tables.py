@@ -14,7 +14,6 @@ import numpy as np
 from frpt import stats
 from frpt_paper.runs.jobs import ANCHOR, BACKPROP, FRPT
 from frpt_paper.runs.planners import REFERENCE, SCORES, Values, from_text
-from frpt_paper.tables.navsim_tables import navsim_rows
 from frpt_paper.tables.printed import Cell, PrintedTable, interval, plain, signed
 from frpt_paper.tables.statistics import LEVEL
 
@@ -157,12 +156,13 @@ def targets_table(data: pd.DataFrame, name: str, title: str) -> PrintedTable:
     return plain(name, title, shown, note, digits=3)
 
 
-def beside_paper(data: pd.DataFrame, backbone: str, name: str, title: str) -> PrintedTable:
-    """The paper's gains on NAVSIM over its own c_rec = 0, beside those on synthetic scenes. data: ``differences``."""
+def beside_paper(data: pd.DataFrame, theirs: pd.DataFrame, name: str, title: str) -> PrintedTable:
+    """The paper's gains on NAVSIM over its own c_rec = 0, beside those on synthetic scenes.
+
+    data: ``differences``. theirs: the paper's rows, layers by the names that ``data`` has.
+    """
     import pandas as pd
 
-    theirs = navsim_rows(backbone)
-    theirs = theirs[theirs["l_R"] != "baseline"]
     own = data[(data["against"] == BACKPROP) & (data["metric"] == "PDMS") & (data["arm"] == FRPT)]
     presets = list(dict.fromkeys(own["preset"]))
     rows, numbers = [], []

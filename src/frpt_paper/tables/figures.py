@@ -143,7 +143,7 @@ def gains(data: pd.DataFrame, title: str) -> Figure:
             part = data[own]
             across = [layers.index(name) + 0.8 * (i + 0.5) / len(kinds) - 0.4 for name in part["l_r"]]
             label = f"{arm}{', ' + preset if preset else ''}, {c:g}"
-            _intervals(ax, across, part, CYCLE[i % len(CYCLE)], label)
+            _intervals(ax, across, part, CYCLE[i % len(CYCLE)], label, "os"[i // len(CYCLE) % 2])
         ax.axhline(0, color="#666666", lw=0.8)
         ax.set_xticks(range(len(layers)), [f"l_R = {name}" for name in layers])
         ax.set_ylabel("gain over\nback-propagation, points")
@@ -170,7 +170,7 @@ def from_start(data: pd.DataFrame, title: str) -> Figure:
             part = data[(data["lr"] == rate) & same]
             across = [layers.index(name) + 0.7 * (i + 0.5) / len(kinds) - 0.35 for name in part["l_r"]]
             label = f"{arm}{', ' + preset if preset else ''}" + (f", {c:g}" if strengths and c else "")
-            _intervals(ax, across, part, CYCLE[i % len(CYCLE)], label)
+            _intervals(ax, across, part, CYCLE[i % len(CYCLE)], label, "os"[i // len(CYCLE) % 2])
         ax.axhline(0, color="#666666", lw=0.8)
         ax.set_ylabel(f"rate {rate:g}\nminus start, points" if len(rates) > 1 else "minus start, points")
         ax.grid(axis="y")

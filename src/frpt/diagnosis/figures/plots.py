@@ -21,7 +21,7 @@ from frpt.diagnosis.figures.canvas import BLUE, GLOW, GREY, ORANGE, RED, SKY, dr
 from frpt.diagnosis.figures.curves import comparison, trajectory
 from frpt.diagnosis.findings import Array, Findings, LayerFinding, Specimen
 from frpt.diagnosis.report.words import class_name
-from frpt.diagnosis.trust import TRUST
+from frpt.diagnosis.trust import MET, TRUST, WON
 from frpt.errors import OptionError, UnknownLayerError
 
 __all__ = [
@@ -101,7 +101,7 @@ def trust(d: Findings, path: Where = None) -> Figure:
     ax.set_xticks([0, 0.5, TRUST.least, 1])
     listed(ax, [f.name for f in inner], set(d.advice.layers))
     ax.set_xlabel(
-        "trust: share of samples whose label wins from the target, times the\n"
+        f"trust: share of samples {MET if d.regression else WON}, times the\n"
         "share of a correction that stays when its feature is moved by a tenth of it"
     )
     good = ", ".join(d.advice.layers[:4]) + (" …" if len(d.advice.layers) > 4 else "")

@@ -11,6 +11,7 @@ import numpy as np
 
 from frpt.diagnosis.findings import Array, Findings
 from frpt.diagnosis.report.words import class_name, number, percent
+from frpt.diagnosis.trust import MET, WON
 
 ROWS = 500  # of the tables of samples and classes, worst first; all rows are in to_csv. More make the page slow to sort
 
@@ -83,12 +84,16 @@ def layers_table(d: Findings) -> PageTable:
         Column("from", hint="lower end of the fault's 95 % interval, by the bootstrap over these samples"),
         Column("to", hint="its upper end"),
         Column("deviation", hint="mean of ‖a* − â‖/‖â‖ over the samples that need a correction"),
-        Column("in reference", hint="the same in the reference's metric: standard deviations of the layer's features"),
-        Column("label wins", "percent", hint="samples whose label the network predicts when it runs on from a*"),
+        Column(
+            "in std. deviations", hint="the same change in standard deviations of the layer's features (a reference)"
+        ),
+        Column("closed", "percent", hint="share of what is missing at the output that is gone when run on from a*")
+        if d.regression
+        else Column("label wins", "percent", hint="samples whose label the network predicts when it runs on from a*"),
         Column(
             "trust",
-            hint="0 to 1: the share of samples whose label wins from a*, times the share of a correction that stays "
-            "when the feature it starts from is moved at random by a tenth of it",
+            hint=f"0 to 1: the share of samples {MET if d.regression else WON}, times the share of a correction "
+            "that stays when the feature it starts from is moved at random by a tenth of it",
         ),
         Column("depth", hint="reverse units between the output and the layer"),
         Column("kind", "text"),
@@ -97,7 +102,7 @@ def layers_table(d: Findings) -> PageTable:
     rank = {name: i + 1 for i, name in enumerate(d.ranking)}
     rows = [
         row(columns, (f.name, rank.get(f.name), f.fault, *f.fault_interval, f.deviation, f.reference_deviation,
-                      f.wins, f.trust, f.depth, f.kind,
+                      f.closed if d.regression else f.wins, f.trust, f.depth, f.kind,
                       " × ".join(map(str, f.shape))), layer=i)
         for i, f in enumerate(d.layers)
     ]  # fmt: skip

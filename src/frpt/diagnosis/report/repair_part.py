@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from frpt.diagnosis.findings import Array, Findings
 from frpt.diagnosis.report.page_tables import ROWS, Column, PageTable, Value, row
 from frpt.diagnosis.report.pictures import encoded
+from frpt.diagnosis.report.recount import Recount, recount
 from frpt.diagnosis.report.verdict import Fact
 from frpt.diagnosis.report.words import class_name, number, percent
 from frpt.diagnosis.responses import picture
@@ -61,19 +62,22 @@ def repair_part(d: Findings, fix: Fix) -> RepairPart:
         raise OptionError(f"repair is of type {type(fix).__name__!r}: pass what frpt.repair returned")
     if (name := type(fix.start.model).__name__) != d.model:
         raise OptionError(f"the repair is of a {name}, the diagnosis of a {d.model}: they are two networks")
-    given, old = _given(d, fix), _old(d, fix)
+    given, old, counted = _given(d, fix), _old(d, fix), recount(d, fix)
     known = set(fix.start.layers)
     explained = fix.explain([f.name for f in d.layers if f.name != OUTPUT and f.name in known])
     tables = [_samples_table("repaired", "Samples of the repair", given, bool(d.class_names))]
     if fix.kept is not None:
         tables.append(_samples_table("old", "Old samples that changed", old, bool(d.class_names)))
+    if counted is not None:
+        caption = "Samples of this diagnosis that it fixed or broke"
+        tables.append(_samples_table("recounted", caption, _recounted(d, fix, counted), bool(d.class_names)))
     tables += [_weights_table(fix), _strengths_table(fix)]
     if len(explained):
         tables.append(_features_table(explained))
     return RepairPart(
-        text=str(fix).split("\n", 1)[0] + ".",
+        text=" ".join([str(fix).split("\n", 1)[0] + ".", *([] if counted is None else [str(counted)])]),
         notes=fix.notes,
-        facts=_facts(fix),
+        facts=_facts(fix, counted),
         tables=tables,
         data={
             "groups": _groups(d, fix, given, old),
@@ -96,7 +100,7 @@ def _curve(fix: Fix) -> list[dict[str, Any]]:
     return [start, *tried]
 
 
-def _facts(fix: Fix) -> list[Fact]:
+def _facts(fix: Fix, counted: Recount | None) -> list[Fact]:
     wrong = ~fix.right_before
     now, count = int((fix.fixed & wrong).sum()), int(wrong.sum())
     facts = [
@@ -108,6 +112,13 @@ def _facts(fix: Fix) -> list[Fact]:
         before, now_right = (f"{100 * n / kept.count:.1f} %" for n in (kept.right_before, after))
         said = f"of {kept.count}: {len(kept.broken)} broken, {len(kept.mended)} mended"
         facts.append(Fact("old samples right", f"{before} → {now_right}", said))
+    if counted is not None:
+        broke = int(counted.broken.sum())
+        right = counted.right_before
+        said = (
+            f"of {counted.count:,}: taken farther from the target" if right is None else f"of {right:,} that were right"
+        )
+        facts.append(Fact("broken in this diagnosis", f"{broke:,}", said))
     if moved := fix.diff.moved:
         most = max(moved, key=lambda name: moved[name])
         facts.append(Fact("moved most", most, f"by {percent(moved[most])} of its norm", code=True))
@@ -137,6 +148,13 @@ def _old(d: Findings, fix: Fix) -> list[_Sample]:
     state = ["broken"] * len(fix.kept.broken) + ["mended"] * len(fix.kept.mended)
     labels = fix.kept.labels[rows.to(fix.kept.labels.device)]
     return _described(d, fix, rows.tolist(), state, labels, *fix.outputs(fix.kept.inputs.taken(rows)))
+
+
+def _recounted(d: Findings, fix: Fix, counted: Recount) -> list[_Sample]:
+    """Samples of the diagnosis that changed sides: broken ones, then fixed ones."""
+    state = ["broken" if broken else "fixed" for broken in counted.broken.tolist()]
+    found = _described(d, fix, counted.index, state, counted.labels, counted.before, counted.after)
+    return sorted(found, key=lambda s: s.state)
 
 
 def _described(
@@ -204,7 +222,7 @@ def _image(d: Findings, inputs: Inputs, index: int) -> Array | None:
 def _samples_table(name: str, caption: str, samples: Sequence[_Sample], classes: bool) -> PageTable:
     hint = "how far the output is from its target, relative to the target's norm"
     columns = [
-        Column("sample", hint="its place in what repair was given"),
+        Column("sample", hint=f"its place in {'the data set' if name == 'recounted' else 'what repair was given'}"),
         Column("state", "text"),
         *([Column("label", "text")] if classes else []),
         Column("before", "text", "" if classes else hint),

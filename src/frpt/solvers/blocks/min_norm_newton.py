@@ -113,7 +113,7 @@ def _solve(problem: Problem, options: MinNormNewton) -> Solution:
 
 
 def _begun(problem: Problem, options: MinNormNewton, index: Tensor, a: Tensor, phi: Tensor) -> _State:
-    J = _rows(problem, options, a, index)
+    J = jacobian_rows(problem, a, index, options.together)
     gram = J.double() @ J.double().mT
     largest = torch.linalg.eigvalsh(gram)[:, -1]
     price = options.price * (row_norm(problem.target - problem.output) / problem.length**2)[index] ** 2
@@ -123,17 +123,20 @@ def _begun(problem: Problem, options: MinNormNewton, index: Tensor, a: Tensor, p
     return _State(index, a, phi, torch.zeros_like(a), J, alpha, price, mu, least, none, none + 1 + problem.outputs)
 
 
-def _rows(problem: Problem, options: MinNormNewton, a: Tensor, index: Tensor) -> Tensor:
-    """J: (k, m, n). Few samples are laid out once per output, which takes one pull; many are pulled once per output."""
+def jacobian_rows(problem: Problem, a: Tensor, index: Tensor, together: int) -> Tensor:
+    """J: (k, m, n). Few samples are laid out once per output, which takes one pull; many are pulled once per output.
+
+    together: samples times outputs that count as few.
+    """
     count, outputs = len(a), problem.outputs
-    together = problem.repeats and count * outputs <= options.together
-    if together:
+    few = problem.repeats and count * outputs <= together
+    if few:
         a, index = (v.repeat_interleave(outputs, 0) for v in (a, index))
     with torch.enable_grad():
         point = a.detach().requires_grad_(True)
         out = problem.fn(point, index).flatten(1)
     units = torch.eye(outputs, dtype=out.dtype, device=out.device)
-    if together:
+    if few:
         (pulled,) = torch.autograd.grad(out, point, units.repeat(count, 1))
         return pulled.reshape(count, outputs, -1).nan_to_num_(0.0, 0.0, 0.0)
     J = point.new_empty(count, outputs, problem.inputs)
@@ -154,7 +157,7 @@ def _advance(problem: Problem, options: MinNormNewton, state: _State) -> Tensor:
     left, step = (target - state.phi).flatten(1).double(), trial - state.a
     linear = _times(state.rows, step.flatten(1))
     before, after = row_norm(left) ** 2 + far, row_norm(target - phi) ** 2 + farther
-    good = (after < before) | ((1 - _cosine(step, state.step)) * after <= state.least)  # not where it is NaN
+    good = (after < before) | ((1 - cosine(step, state.step)) * after <= state.least)  # not where it is NaN
     state.least = state.least.fmin(after)
     promised = (before - row_norm(left - linear) ** 2 - farther).clamp_min(1e-300)
     trusted = before - after > options.trusted * promised
@@ -174,12 +177,12 @@ def _advance(problem: Problem, options: MinNormNewton, state: _State) -> Tensor:
     going &= (state.refused < options.refused) & (state.halves < options.steps * (2 + problem.outputs))
     moved = (good & going).nonzero().squeeze(1)
     if len(moved):
-        state.rows[moved] = _rows(problem, options, state.a[moved], state.index[moved])
+        state.rows[moved] = jacobian_rows(problem, state.a[moved], state.index[moved], options.together)
         state.halves[moved] += 1 + problem.outputs
     return going
 
 
-def _cosine(u: Tensor, v: Tensor) -> Tensor:
+def cosine(u: Tensor, v: Tensor) -> Tensor:
     """Of the angle between two steps, at least 0: (k,), in double."""
     dot = (u.double() * v.double()).flatten(1).sum(1)
     return (dot / (row_norm(u) * row_norm(v)).clamp_min(1e-300)).clamp_min(0.0)
