@@ -110,8 +110,8 @@ def test_targets_are_added_to_replay_at_its_own_strength() -> None:
     assert {way.pull for way in found if way.hold == 0.9} == {grid.faint}
     assert {way.arm for way in found} == {"replay + nearest", "replay + likeliest"}
     assert {way.rest for way in found if way.pull > grid.faint} == {10.0}
-    assert sum(reported(grid, 20, way) and way.keep == adapting.REPAIR for way in ways) == 2
-    assert not any(reported(grid, 500, way) and way.keep == adapting.REPAIR for way in singly(grid, 500))
+    assert sum(reported(way) and way.keep == adapting.REPAIR for way in ways) == 2
+    assert sum(reported(way) and way.keep == adapting.REPAIR for way in singly(grid, 500)) == 1
 
 
 def test_a_frontier_has_what_nothing_else_beats() -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TARGETS = (NEAREST, LIKELIEST, MEANS)
 ADDED = (NEAREST, LIKELIEST)
-"""Targets that are tried beside replay too, and reported on; class means are tried alone, on the held-out part."""
+"""Targets that are tried beside replay too; class means are tried alone."""
 KINDS = ("noise", "contrast")
 """Corruptions under which strengths are chosen."""
 STRENGTH = 4
@@ -82,8 +82,7 @@ class Grid:
     noisy samples all four combinations were tried; they differ by 0.5 points at most. Class means: (relative, 1)."""
     repair: tuple[float, ...] = (1000.0, 100.0)
     most: int = 200
-    """Samples up to which repairs are reported on, tried at more than one strength, and made with all weights: with
-    more they take minutes."""
+    """Samples up to which repairs are tried at more than one strength, and with all weights."""
 
 
 GRIDS = {
@@ -132,7 +131,7 @@ def feature_loss(bench: Workbench) -> ExperimentReport:
     beside = {size: list(jointly(grid, first[first["size"] == size])) for size in grid.sizes}
     choice = held_out({size: [*alone[size], *beside[size]] for size in grid.sizes})
     chosen = {size: settings(choice[choice["size"] == size]) for size in grid.sizes}
-    ways = {size: [way for way in arms.values() if reported(grid, size, way)] for size, arms in chosen.items()}
+    ways = {size: [way for way in arms.values() if reported(way)] for size, arms in chosen.items()}
     report = bench.work_off(
         [
             job("report", kind, size, seed, way)
@@ -203,17 +202,14 @@ def settings(choice: pd.DataFrame) -> dict[str, Way]:
     return found
 
 
-def reported(grid: Grid, size: int, way: Way) -> bool:
-    """Whether a choice is run on the reported images: not class means, and of repairs those of few samples, up to the
-    layer; with all weights they are in benchmarks/repair.py."""
-    if way.arm in (f"targets: {MEANS}", tables.ALL_WEIGHTS):
-        return False
-    return way.keep != REPAIR or size <= grid.most
+def reported(way: Way) -> bool:
+    """Whether a choice is run on the reported images: not repairs with all weights, which benchmarks/repair.py has."""
+    return way.arm != tables.ALL_WEIGHTS
 
 
 def comparisons() -> Sequence[tuple[str, str]]:
     """(arm, against): what targets add to each of the others, and the others among themselves."""
     added = [(f"{REPLAY} + {t}", REPLAY) for t in ADDED]
-    alone = [(f"targets: {t}", other) for t in ADDED for other in (BACKPROP, ANCHOR, EWC, REPLAY)]
+    alone = [(f"targets: {t}", other) for t in TARGETS for other in (BACKPROP, ANCHOR, EWC, REPLAY)]
     repairs = [(tables.NEAREST_WEIGHTS, other) for other in (EWC, REPLAY, f"targets: {LIKELIEST}")]
     return [*added, *alone, (REPLAY, EWC), (EWC, BACKPROP), *repairs]
