@@ -7,6 +7,7 @@ import pickle
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -127,10 +128,18 @@ def install(monkeypatch: pytest.MonkeyPatch, second: bool = False) -> None:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have frpt.navsim imported anew now, and again after the test."""
-    for name in [n for n in sys.modules if n.split(".")[0] in ("navsim", "nuplan") or n.startswith("frpt.navsim")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(frpt, "navsim", raising=False)
+    """Have frpt.navsim imported anew now; after the test all modules are what they were, the real devkit's too."""
+    parts = [f"frpt.navsim.{module.name}" for module in iter_modules(frpt.navsim.__path__)]
+    for name in {"navsim", *parts, *devkit_modules()}:
+        monkeypatch.setitem(sys.modules, name, None)  # so that one that is not there now will not be there again
+        del sys.modules[name]
+    monkeypatch.delattr(frpt, "navsim")
+
+
+def devkit_modules() -> dict[str, Any]:
+    """What is imported of the devkit, or of its stand-ins, and of frpt.navsim."""
+    roots = ("navsim", "nuplan")
+    return {n: m for n, m in sys.modules.items() if n.split(".")[0] in roots or n.startswith("frpt.navsim")}
 
 
 def small_planner(backbone: str = "resnet34", options: PlannerOptions | None = None) -> Planner:

@@ -13,7 +13,17 @@ import yaml
 
 import frpt
 from frpt.errors import CheckpointError, DevkitError, OptionError, StoreError, StoreMismatchError
-from tests.navsim.standins import Camera, Ego, batch_of, fit, forget, make_cache, save_checkpoint
+from tests.navsim.standins import (
+    Camera,
+    Ego,
+    batch_of,
+    devkit_modules,
+    fit,
+    forget,
+    install,
+    make_cache,
+    save_checkpoint,
+)
 
 
 class Input:
@@ -271,6 +281,21 @@ def test_another_project_of_the_name_is_recognised(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(DevkitError, match="another project"):
         frpt.navsim.PlannerAgent  # noqa: B018
+
+
+def test_the_stand_ins_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of the real devkit run in the same process."""
+    forget(monkeypatch)
+    import frpt.navsim
+
+    before, package = devkit_modules(), frpt.navsim
+    with pytest.MonkeyPatch.context() as inner:
+        install(inner)
+        from frpt.navsim import PlannerAgent
+
+        assert PlannerAgent.__module__ in devkit_modules()
+    assert devkit_modules() == before
+    assert frpt.navsim is package
 
 
 @pytest.mark.parametrize("backbone", ["resnet34", "vit_b16"])
