@@ -8,7 +8,6 @@ Run it with ``python benchmarks/driving.py``.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import time
 import warnings
@@ -26,7 +25,7 @@ from frpt.driving.dynamics import drive
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-from tests.driving.devkit import SAMPLE, devkit_cache, devkit_score, read
+from tests.driving.devkit import SAMPLE, devkit_cache, devkit_score, read, why_not
 
 Plans = Any
 Case = tuple[Scene, Plans]
@@ -87,8 +86,8 @@ def chunks(scenes: list[dict[str, Any]]) -> None:
 
 def beside_the_devkit(scenes: list[dict[str, Any]], ours: float) -> None:
     """The devkit on the scenes' own plans, and how far the scores are apart."""
-    if importlib.util.find_spec("navsim") is None:
-        print("the NAVSIM devkit is not installed: no comparison")
+    if reason := why_not():
+        print(f"{reason}: no comparison")
         return
     spent, apart = [], 0.0
     for scene, plans in ((s, np.array([p["poses"] for p in s["plans"]])) for s in scenes):

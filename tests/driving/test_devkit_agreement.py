@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from frpt.driving import Scene, score, simulate
-from tests.driving.devkit import NAMES, SAMPLE, devkit_cache, devkit_score, read
+from tests.driving.devkit import NAMES, SAMPLE, devkit_cache, devkit_score, read, why_not
 from tests.driving.made import Json, Wild, touching
 
 FILE = "navsim/pdm_scenes.json.gz"
@@ -51,7 +51,8 @@ def test_two_hundred_plans_that_the_devkit_scored() -> None:
 
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_the_devkit_itself(seed: int) -> None:
-    pytest.importorskip("navsim.evaluate.pdm_score", reason="the NAVSIM devkit is not installed")
+    if reason := why_not():
+        pytest.skip(reason)
     for made, plans in (Wild(seed).scene(), touching(seed)):
         scene = Scene.from_dict(made)
         expected, states = devkit_score(devkit_cache(made), plans)
