@@ -66,6 +66,19 @@ def test_a_target_does_not_depend_on_companions_or_their_order(
     assert float((alone - rec.target[:4]).norm()) < 1e-3 * scale
 
 
+def test_a_target_out_of_reach_does_not_depend_on_companions() -> None:
+    """Labels that a small network cannot produce, so that no solver ends early; in double, where rounding is small."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x, y = torch.randn(12, 5).double(), torch.randn(12, 3).double()
+    rev = frpt.Reverser(model, x[:4])
+    for layer in ("0", "2"):
+        rec = rev.reconstruct(x, y, at=layer)
+        assert float(rec.closed.min()) < 0.9
+        alone = torch.cat([rev.reconstruct(x[i : i + 1], y[i : i + 1], at=layer).target for i in range(12)])
+        torch.testing.assert_close(alone, rec.target, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_label_wins_in_the_models_own_precision(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

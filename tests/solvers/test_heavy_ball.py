@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from frpt.options import Gate
 from frpt.solvers.base import Range, row_norm
@@ -61,3 +61,22 @@ def test_a_path_that_overflows_gives_the_best_point() -> None:
     answer = HeavyBall().solve(steep)
     assert torch.isfinite(answer.value).all()
     assert (row_norm(steep.target - steep.run(answer.value)) <= row_norm(steep.target - steep.output)).all()
+
+
+def test_a_target_out_of_reach_is_not_chased() -> None:
+    """tanh never gives 1.5: without a price the feature runs away for nothing, with it the answer stays near."""
+    g = torch.Generator().manual_seed(3)
+    weight = torch.randn(6, 3, generator=g, dtype=torch.float64)
+    anchor = torch.randn(5, 6, generator=g, dtype=torch.float64)
+
+    def fn(a: Tensor, _: Tensor) -> Tensor:
+        return (a @ weight).tanh()
+
+    output = fn(anchor, torch.arange(5))
+    p = Problem(fn, anchor, torch.full_like(output, 1.5), output, Gate(), Limits(), stop_at=1e-3)
+    chased, near = (HeavyBall(price=price).solve(p).value for price in (1e-9, 0.01))
+    far, close = (row_norm(value - anchor) / row_norm(anchor) for value in (chased, near))
+    lost, left = (row_norm(p.target - p.run(value)) / row_norm(p.target - output) for value in (chased, near))
+    assert (close < far).all()
+    assert float(close.max()) < 2
+    assert float((left - lost).max()) < 0.07

@@ -189,6 +189,7 @@ def _targets(lab: PlannerLab, jobs: Sequence[PlannerJob]) -> pd.DataFrame:
     import pandas as pd
 
     first = {(job.l_r, job.preset): job for job in jobs if job.arm == FRPT}
+    lab.write_stores(first.values(), progress=False)  # of runs that are done, and whose targets are not kept
     return pd.DataFrame([{"l_r": layer, "preset": p, **target_quality(lab, job)} for (layer, p), job in first.items()])
 
 

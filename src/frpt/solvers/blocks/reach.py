@@ -37,8 +37,7 @@ class Reach:
             ``benchmarks/halves.py``: paths to few scores take fewer.
         stop_at: share of the output's residual that may be left; less costs more passes (a tenth more for half of it).
         rounds: most times the target moves; each of them stops by itself. Chosen by hand.
-        newton: the solver for few outputs. Its price was set by hand on scenes of ``benchmarks/driving_targets.py``, so
-            that targets at a planner's layers stay within about one norm of the anchor.
+        newton: the solver for few outputs.
         heavy_ball: takes on what ``newton`` leaves, at about a tenth of the passes of further steps of its.
         secant: the solver for many.
 
@@ -54,7 +53,7 @@ class Reach:
     iterations: int = 40
     stop_at: float = 1e-3
     rounds: int = 4
-    newton: MinNormNewton = field(default_factory=lambda: MinNormNewton(price=5e-4, steps=25))
+    newton: MinNormNewton = field(default_factory=MinNormNewton)
     heavy_ball: HeavyBall = field(default_factory=HeavyBall)
     secant: Secant = field(default_factory=Secant)
 
