@@ -21,10 +21,10 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from frpt.common.batch_axis import BatchAxis
+from frpt.common.convolution import conv2d
 from frpt.errors import CaptureError, EvalModeWarning, FrptError, InputError
 from frpt.graph.inputs import Inputs, Picked, Picker
 from frpt.graph.layout import batch_axis_in
-from frpt.graph.layouts import conv2d
 from frpt.graph.pooling import max_pool2d
 from frpt.graph.quiet import quiet_export
 

@@ -1,4 +1,4 @@
-"""Convolutions in the layout that a CPU is quick in: the same numbers up to rounding, in a fourth of the time for CREPE.
+"""Convolutions in the layout that a CPU is quick in: the same numbers up to rounding.
 
 Called by ``frpt.graph.capture`` for runs that may round differently (``frpt.repairs.refitting``). Everywhere else the
 network is run as it is written, so that features have the bits that the model gives them.
@@ -26,7 +26,7 @@ def conv2d(
 ) -> Tensor:
     """As ``aten.conv2d``, channels last, columns (signals written as images of width 1) laid on their side.
 
-    On one thread, conv1 of CREPE takes 16 ms in the place of 58, and 46 in the place of 1,900 for its input's gradient.
+    A ranking of CREPE's layers takes a third of the time with it (``benchmarks/diagnose_crepe.py``).
     """
     conv = torch.ops.aten.conv2d.default
     if x.device.type != "cpu" or x.dim() != _PLANE or not x.is_floating_point():
