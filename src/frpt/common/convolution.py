@@ -30,7 +30,8 @@ def conv2d(
     """
     conv = torch.ops.aten.conv2d.default
     if x.device.type != "cpu" or x.dim() != _PLANE or not x.is_floating_point():
-        return conv(x, weight, bias, stride, padding, dilation, groups)
+        plain: Tensor = conv(x, weight, bias, stride, padding, dilation, groups)
+        return plain
     column = x.shape[3] == weight.shape[3] == 1 and _pair(padding)[1] == 0
     if column:
         x, weight = x.transpose(2, 3), weight.transpose(2, 3)
