@@ -133,7 +133,7 @@ def diagnose(
         bar.describe("trust")
         trusted = exam.trust(table, seed)
         bar.describe("ranking layers")
-        ranked = exam.ranked(looked, min(size, ranking.SAMPLES), seed, loss)
+        ranked = exam.ranked(looked, min(size, ranking.BATCH), seed, loss)
         bar.describe("response maps")
         draw = pictures or getattr(dataset, "picture", None)
         shown = exam.gallery(table, gallery, mean, std, draw, name, tokens or getattr(dataset, "tokens", None))

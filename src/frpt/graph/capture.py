@@ -21,6 +21,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from frpt.common.batch_axis import BatchAxis
+from frpt.common.convolution import conv2d
 from frpt.errors import CaptureError, EvalModeWarning, FrptError, InputError
 from frpt.graph.inputs import Inputs, Picked, Picker
 from frpt.graph.layout import batch_axis_in
@@ -192,13 +193,18 @@ class Captured:
         values.update({n: self.weight(n) for n in self.weights})
         return values
 
-    def run(self, nodes: Sequence[Node], values: Mapping[Node, Any], keep: set[Node], batch: int) -> dict[Node, Any]:
-        """Execute ``nodes`` in order from given ``values``; what is not in ``keep`` is freed after its last use."""
+    def run(
+        self, nodes: Sequence[Node], values: Mapping[Node, Any], keep: set[Node], batch: int, *, quick: bool = False
+    ) -> dict[Node, Any]:
+        """Execute ``nodes`` in order from given ``values``; what is not in ``keep`` is freed after its last use.
+
+        quick: convolutions may round differently than the model does.
+        """
         env: dict[Node, Any] = dict(values)
         ends = self.last_uses(nodes)
         for node in nodes:
             if node not in env:
-                env[node] = self.evaluate(node, env.__getitem__, batch)
+                env[node] = self.evaluate(node, env.__getitem__, batch, quick)
             for dead in ends.get(node, ()):
                 if dead not in keep:
                     env.pop(dead, None)
@@ -230,7 +236,7 @@ class Captured:
                 self._ends[nodes] = last_uses
         return last_uses
 
-    def evaluate(self, node: Node, value_of: Callable[[Node], Any], batch: int) -> Any:
+    def evaluate(self, node: Node, value_of: Callable[[Node], Any], batch: int, quick: bool = False) -> Any:
         """The value of one node; shape-only ones come from their symbolic expression."""
         if is_shape(node):
             return self.size(node.meta["val"], batch)
@@ -244,6 +250,8 @@ class Captured:
             return torch.ops.aten.reshape.default(*args)
         if node.target is torch.ops.aten.max_pool2d.default:
             return max_pool2d(*args, **kwargs)  # type: ignore[arg-type]
+        if quick and node.target is torch.ops.aten.conv2d.default:
+            return conv2d(*args, **kwargs)  # type: ignore[arg-type]
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
 

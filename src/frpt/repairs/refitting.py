@@ -150,7 +150,7 @@ class _Rest:
     def out(self, own: Weights) -> Tensor:
         b = self.batch
         values = {**self.given, **{node: own[name] for node, name in b.weights.items() if name in own}}
-        out: Tensor = b.captured.run(self.nodes, values, {b.end}, b.count)[b.end]
+        out: Tensor = b.captured.run(self.nodes, values, {b.end}, b.count, quick=True)[b.end]
         return out
 
     def pass_from(self, own: Weights) -> _Pass:
@@ -327,7 +327,7 @@ def _recorded(rev: Reverser, layers: Sequence[str], x: Any, y: Tensor, loss: str
     nodes = {layer: rev.node(layer, inputs)[1] for layer in layers[1:]}  # the first is the output
     keep = {end, *nodes.values()}
     with torch.no_grad():
-        values = captured.run(needed(captured, keep, set(given)), given, keep, inputs.batch)
+        values = captured.run(needed(captured, keep, set(given)), given, keep, inputs.batch, quick=True)
     names = {id(p): n for n, p in rev.model.named_parameters()}
     weights = {n: names[id(captured.held(n))] for n in captured.weights if id(captured.held(n)) in names}
     labels = torch.as_tensor(y).to(next(iter(inputs.tensors)).device)

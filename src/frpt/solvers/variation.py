@@ -78,11 +78,15 @@ class Variation:
 
     def _along(self, rows: Tensor, factors: tuple[Tensor, ...]) -> Tensor:
         """A factor along each axis of every row."""
-        shape = self.mean.shape
-        x = rows.reshape(-1, *shape)
+        x = rows.reshape(-1, *self.mean.shape)
         for axis, factor in enumerate(factors, 1):
-            moved = x.movedim(axis, -1)
-            x = (moved * factor if factor.dim() == 1 else moved @ factor).movedim(-1, axis)
+            before, d, behind = x.shape[:axis].numel(), x.shape[axis], x.shape[axis + 1 :].numel()
+            if d == 1 or factor.dim() == 1:
+                x = x * factor.reshape(-1, *[1] * (x.dim() - axis - 1))
+            elif behind == 1:
+                x = (x.reshape(before, d) @ factor).reshape(x.shape)
+            else:
+                x = (factor.mT @ x.reshape(before, d, behind)).reshape(x.shape)
         return x.reshape(rows.shape)
 
     @cached_property
