@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 import frpt
@@ -67,3 +70,20 @@ def test_errors_are_one_line_and_exit_code_two(tmp_path: Path) -> None:
         code, said = frpt_targets(*arguments)
         assert code == 2
         assert words in said
+
+
+def odd() -> nn.Module:
+    """Takes pictures of 6 × 10, which nothing but the data set tells."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(64, 3)).eval()
+
+
+def odd_data() -> TensorDataset:
+    return TensorDataset(torch.randn(24, 1, 6, 10, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3)
+
+
+def test_the_data_set_says_what_inputs_are_like(tmp_path: Path) -> None:
+    here = "tests.targets.test_cli"
+    code, said = frpt_targets("write", f"{here}:odd", tmp_path, "--data", f"{here}:odd_data", "--at", "0")
+    assert code == 0, said
+    assert "24 samples" in said

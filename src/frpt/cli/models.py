@@ -23,8 +23,8 @@ _IMAGE_SIZES = (224, 64, 32, 28)
 """Tried in this order where a model begins with a convolution and says nothing of its inputs."""
 
 
-def load(spec: str, shapes: list[str]) -> tuple[nn.Module, InputLike]:
-    """The model (in eval mode) and example inputs: from ``--input``, the factory, the model's hints, its first layer.
+def load(spec: str, shapes: list[str], data: Any = None) -> tuple[nn.Module, InputLike]:
+    """The model (in eval mode) and example inputs: from ``--input``, the factory, the data set, hints, the first layer.
 
     The factory returns a model, or a pair (model, example_inputs).
     """
@@ -32,7 +32,7 @@ def load(spec: str, shapes: list[str]) -> tuple[nn.Module, InputLike]:
     if shapes:
         inputs = tuple(_random(s) for s in shapes)
     elif inputs is None:
-        inputs = _guess(model)
+        inputs = _guess(model) if data is None else _first_of(data, model)
     return model.eval(), inputs
 
 
@@ -108,6 +108,15 @@ def _random(shape: str) -> Tensor:
         raise OptionError(f"an input shape looks like 2,3,224,224, got {shape!r}") from error
     except RuntimeError as error:
         raise OptionError(f"no input of the shape {shape!r} can be made: {error}") from error
+
+
+def _first_of(data: Any, model: nn.Module) -> InputLike:
+    """Inputs of the first samples of a data set."""
+    from frpt.datasets.labelled import LabelledSamples
+
+    samples = LabelledSamples(data, 0, None, model=model)
+    inputs: InputLike = next(iter(samples.batches([range(min(2, samples.count))], 2)))[1]
+    return inputs
 
 
 def _guess(model: nn.Module) -> InputLike:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -95,11 +95,15 @@ def reverser(
     blocks: str | None,
     embed: str | None = None,
     margin: float | None = None,
+    data: Any = None,
 ) -> Reverser:
-    """The Reverser that the arguments of a command describe. shapes: of example inputs, where the model has none."""
+    """The Reverser that the arguments of a command describe.
+
+    shapes: of example inputs, where the model has none; else they come from ``data``, a data set.
+    """
     from frpt.reverser import Reverser
 
-    module, inputs = load(model, shapes or [])
+    module, inputs = load(model, shapes or [], data)
     return Reverser(
         module, inputs, output=picker(output), preset=preset, blocks=patterns(blocks), embed=embed, margin=margin
     )

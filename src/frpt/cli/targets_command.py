@@ -59,9 +59,10 @@ def write(
     from frpt.targets import write_targets
 
     with errors(resumes=True):
-        rev = reverser(model, input, output, preset, blocks, embed, margin)
+        dataset = load_data(data)
+        rev = reverser(model, input, output, preset, blocks, embed, margin, dataset)
         options: dict[str, Any] = {"mode": mode, "dtype": dtype, "batch_size": batch_size, "shard_size": shard_size}
-        written = write_targets(rev, load_data(data), at, store, **options, workers=workers, rank=rank, world=world)
+        written = write_targets(rev, dataset, at, store, **options, workers=workers, rank=rank, world=world)
         if written.complete:
             _describe(written)
         else:
@@ -92,8 +93,9 @@ def verify(
         if rewrite is not None:
             if data is None:
                 raise OptionError("--rewrite needs the data set as well: --data package.module:factory")
-            rev = reverser(rewrite, input, output, preset, blocks, embed, margin)
-            damaged = rewrite_damaged(rev, load_data(data), opened, workers=workers)
+            dataset = load_data(data)
+            rev = reverser(rewrite, input, output, preset, blocks, embed, margin, dataset)
+            damaged = rewrite_damaged(rev, dataset, opened, workers=workers)
             console.print(f"{len(damaged)} of {len(opened.manifest.shards)} shards written again", *damaged, sep="\n")
             return
         damaged = opened.verify()

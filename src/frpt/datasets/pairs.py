@@ -132,6 +132,10 @@ def pairs_of(
         return dataset
     takes = None if model is None else inputs_taken(model)
     if isinstance(dataset, tuple) and len(dataset) == 2 and all(isinstance(part, Tensor) for part in dataset):
+        if len(dataset[0]) != len(dataset[1]):
+            raise InputError(
+                f"the {what} has {len(dataset[0])} inputs and {len(dataset[1])} labels: there must be as many of both"
+            )
         return pairs_of(TensorDataset(*dataset), collate_fn=collate_fn, model=model)
     if is_stream(dataset):
         if not once:

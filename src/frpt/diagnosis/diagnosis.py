@@ -48,6 +48,7 @@ class Diagnosis(Findings):
         loss: what the faults are shares of, in words.
         sample_names: index → name, of the samples that need a correction; empty where the data set has no names.
         source: where the samples are read from, so that a page can count what a repair does to them.
+        recurrent: layers with recurrent weights, which the ranking cannot rule out.
 
     Example:
         >>> diagnosis

@@ -300,6 +300,7 @@ class Findings:
     loss: str = ""
     sample_names: Mapping[int, str] = field(default_factory=dict)
     source: LabelledSamples | None = None
+    recurrent: tuple[str, ...] = ()
 
     @property
     def regression(self) -> bool:

@@ -226,6 +226,8 @@ def _grid(captured: Captured, node: Node, tokens: int) -> tuple[tuple[int, int],
         height, width = (a, b) if c in (1, 3, 4) and a not in (1, 3, 4) else (b, c)
         for extra in range(min(_EXTRA, tokens - 1) + 1):
             h = math.isqrt((tokens - extra) * height // width)
-            if h and h * h * width == (tokens - extra) * height and height % h == 0 == width % (h * width // height):
-                return (h, (tokens - extra) // h), extra
+            w = (tokens - extra) // max(h, 1)
+            square = h * width == w * height  # patches are
+            if h and w and h * w == tokens - extra and square and height % h == 0 == width % w:
+                return (h, w), extra
     return (1, tokens), 0

@@ -149,7 +149,7 @@ def diagnose(
         layers=findings,
         units=trusted.units,
         ranking=tuple(ranked.faults),
-        suspects=ranked.suspects,
+        suspects=ranked.suspects if table.corrected.any() else (),
         advice=advise(findings, exam.score_name == "mse"),
         confusion=confusion,
         pairs=confused,
@@ -160,6 +160,7 @@ def diagnose(
         loss=ranked.loss,
         sample_names={int(i): said for i in table.index[table.corrected] if (said := name(int(i)))},
         source=source,
+        recurrent=ranked.recurrent,
     )
 
 

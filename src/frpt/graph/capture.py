@@ -252,7 +252,12 @@ class Captured:
             return max_pool2d(*args, **kwargs)  # type: ignore[arg-type]
         if quick and node.target is torch.ops.aten.conv2d.default:
             return conv2d(*args, **kwargs)  # type: ignore[arg-type]
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        try:
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        except IndexError as error:
+            raise InputError(
+                f"{where(node)}: {error}: an input holds a number, such as a token id, beyond the table of this op"
+            ) from error
 
 
 def capture(model: nn.Module, inputs: Inputs, output: Picker = None) -> Captured:

@@ -20,6 +20,7 @@ def quiet_export() -> Iterator[None]:
     """A failing export says nothing but its exception; of one that succeeds the warnings are passed on."""
     with warnings.catch_warnings(record=True) as caught, _without_tracebacks(), _without_monitor():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own, about its internals
+        warnings.filterwarnings("ignore", ".*_flat_weights")  # a recurrent module's own list of its weights
         yield
     for w in caught:
         warnings.warn_explicit(w.message, w.category, w.filename, w.lineno, source=w.source)

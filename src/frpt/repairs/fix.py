@@ -243,7 +243,8 @@ class Fix:
         if self.earlier_lost:
             text += f", {self.earlier_lost} of earlier repairs wrong again"
         text += f"; predicted KL on old inputs {self.predicted_kl:.2g}"
-        return text + f" (strength {self.strength:g}, {self.rounds} rounds, {self.seconds:.1f} s)"
+        strength = f"strength {self.strength:g}, " if self.strength == self.strength else ""  # NaN: nothing is changed
+        return text + f" ({strength}{self.rounds} rounds, {self.seconds:.1f} s)"
 
     @property
     def _rows(self) -> list[tuple[str, ...]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from frpt.datasets.labelled import spread
 from frpt.errors import FrptError, OptionError
@@ -135,6 +135,8 @@ class Refits:
     after: dict[str, Array]
     loss: str = ""
     """Which loss, in words."""
+    recurrent: tuple[str, ...] = ()
+    """Layers with recurrent weights, of which few steps refit little: they are not told from the first."""
 
     def ranked(self, seed: int = 0, alike: float = ALIKE) -> Ranking:
         """Layers by what their refit takes back, with bootstrap intervals over the samples."""
@@ -146,9 +148,9 @@ class Refits:
         faults = {name: Fault(share[name], *_interval(spread[name])) for name in order}
         first = order[0]
         ahead = {name: _interval(alike * spread[first] - spread[name])[0] > 0 for name in order[1:]}
-        near = (first, *(name for name in order[1:] if not ahead[name]))
+        near = (first, *(name for name in order[1:] if not ahead[name] or name in self.recurrent))
         told = len(near) == 1 or len(near) < len(order)  # a list of all layers says nothing
-        return Ranking(faults, near if told and faults[first].low >= CLEAR else (), self.loss)
+        return Ranking(faults, near if told and faults[first].low >= CLEAR else (), self.loss, self.recurrent)
 
     def _share(self, layer: str, counts: Array) -> Array:
         """(r,), 1 − loss after / loss before, with each sample counted so many times. counts: (r, n)."""
@@ -170,13 +172,15 @@ class Fault:
 class Ranking:
     """faults: by layer, the largest share first. suspects: the first layer and those that cannot be told from it.
 
-    A layer is told from the first where the interval of its share lies below ``ALIKE`` of the first one's. There are no
-    suspects if no layer is, or if the first layer's interval does not lie above ``CLEAR``: no layer stands out.
+    A layer is told from the first where the interval of its share lies below ``ALIKE`` of the first one's; recurrent
+    ones never are. There are no suspects if no layer is, or if the first layer's interval does not lie above ``CLEAR``:
+    no layer stands out.
     """
 
     faults: dict[str, Fault]
     suspects: tuple[str, ...]
     loss: str = ""
+    recurrent: tuple[str, ...] = ()
 
 
 def refit(
@@ -193,8 +197,15 @@ def refit(
     depends on and the next layer's does not. One without any keeps its losses.
     """
     chosen = chosen_loss(rev, loss, [torch.as_tensor(y) for _, y in (*one, *other)])
-    before, after = refit_losses(rev, one, other, layers, own_weights(rev, layers), chosen, options)
-    return Refits(before, after, in_words(rev, chosen))
+    own = own_weights(rev, layers)
+    before, after = refit_losses(rev, one, other, layers, own, chosen, options)
+    return Refits(before, after, in_words(rev, chosen), tuple(name for name in layers if _recurrent(rev, own[name])))
+
+
+def _recurrent(rev: Reverser, weights: Iterable[str]) -> bool:
+    """Whether some of these weights are applied again and again along a sequence."""
+    modules = {rev.model.get_submodule(name.rpartition(".")[0]) for name in weights}
+    return any(isinstance(m, nn.RNNBase | nn.RNNCellBase) for m in modules)
 
 
 def _drawn(count: int, seed: int) -> Array:

@@ -279,6 +279,9 @@ class _Held:
     def __init__(self, captured: Captured, rev: Reverser, keep: tuple[Any, Any], problem: Problem) -> None:
         inputs = Inputs.of(keep[0])
         inputs.check_finite()
+        theirs, ours = ([tuple(t.shape[1:]) for t in i.tensors] for i in (inputs, problem.inputs))
+        if theirs != ours:
+            raise InputError(f"keep: its samples have the shapes {theirs}, those to be repaired {ours}")
         known = _read(captured, as_labels(keep[1]))
         labels = _labels(_outputs(captured, inputs.first(2)), known, None, inputs.batch)
         judged = 0 if problem.right is None else inputs.batch  # all by the owner, or none as a sample to be fixed

@@ -158,8 +158,7 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
         stack.enter_context(Partial(request.places.partial).locked())
     example.check_finite()
     kind = labels
-    with torch.no_grad():
-        out = pick(model(*example.args, **example.kwargs), output)
+    out = _output(model, example, output)
     check_labels(labels, out, "the data set")
     if request.val is not None:
         _, labels = fetch(request.val, spread(len(request.val), _LOOKS))
@@ -175,6 +174,17 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
     supervision = _supervision(request, model, rev, stored, stack)
     objective = Objective(fabric, t.task_loss or partial(task_loss, threshold=threshold), output, supervision)
     return Ready(request, fabric, model, rev, frozen, objective, metric, stored)
+
+
+def _output(model: nn.Module, example: Inputs, output: Picker) -> Tensor:
+    """What the model makes of the first samples."""
+    try:
+        with torch.no_grad():
+            made = model(*example.args, **example.kwargs)
+    except (RuntimeError, IndexError) as error:
+        sizes = ", ".join(str(tuple(t.shape)) for t in example.tensors)
+        raise InputError(f"the model fails on the first samples of the data set, {sizes}: {error}") from error
+    return pick(made, output)
 
 
 def shared_targets(request: Request, stack: ExitStack) -> tuple[Fabric, Reverser, TargetStore | None]:

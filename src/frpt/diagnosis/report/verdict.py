@@ -91,10 +91,12 @@ def _of_fault(d: Findings, first: LayerFinding) -> str:
     if not d.suspects:
         return f"No single layer stands out: {first.name} is the best of them, and {taken}."
     alike = [f"{f.name} {_share(f)}" for name in d.suspects for f in d.layers if f.name == name]
+    behind = [name for name in d.suspects[1:] if name in d.recurrent]
     return (
         "No single layer stands out: these samples do not tell the fault of "
         f"{', '.join(d.suspects[:-1])} from that of {d.suspects[-1]}. Refitting one alone takes back, of the loss on "
         f"samples it was not fitted to: {', '.join(alike)}."
+        + (f" A few steps refit little of a recurrent layer: {', '.join(behind)} is not ruled out." if behind else "")
     )
 
 
