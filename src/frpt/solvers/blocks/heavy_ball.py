@@ -6,7 +6,8 @@
 A deep path is straight from one kink to the next only, so that Gauss–Newton steps on it are short, and each of them
 costs a whole Jacobian. Here G, an earlier Jacobian, only says how easily each output moves: it is taken anew now and
 then, while Jᵀ is that of the point, for one pass. Momentum (Polyak 1964) averages over the kinks. A step that makes
-matters worse is taken if it goes on as the last, as in ``min_norm_newton``; the best point seen is the answer.
+matters worse is taken if it goes on as the last, as in ``min_norm_newton``; the best point seen is the answer, never
+one that leaves more of the residual than the start.
 Taken by ``reach`` for the samples that Gauss–Newton leaves.
 """
 
@@ -69,8 +70,9 @@ class HeavyBall:
 class _State(Working):
     """The samples still at work: index (k,), a, its cost, the direction, the last step, its share, μ.
 
-    modes, squares: eigenvectors (k, m, m) and eigenvalues (k, m) of GGᵀ. best, least, left: the point of the least
-    cost, that cost, and ‖t − Φ‖ there. begun: the least cost when the period began. halves: passes taken, times two.
+    modes, squares: eigenvectors (k, m, m) and eigenvalues (k, m) of GGᵀ. best, least, left: the point of the least cost
+    so far, that cost, and ‖t − Φ‖ there, which is at most that of the start, most. begun: the least cost when the
+    period began. halves: passes taken, times two.
     """
 
     index: Tensor
@@ -85,6 +87,7 @@ class _State(Working):
     best: Tensor
     least: Tensor
     left: Tensor
+    most: Tensor
     begun: Tensor
     halves: Tensor
 
@@ -117,7 +120,7 @@ def _begun(problem: Problem, options: HeavyBall, a: Tensor, left: Tensor, index:
     modes, unknown = left.new_zeros(len(a), m, m), left.new_zeros(len(a))
     cost = _cost(problem, options, a, left, index)
     return _State(
-        index, a, cost, none, none, unknown + 1, unknown, modes, modes[:, 0], a.clone(), cost, left, cost,
+        index, a, cost, none, none, unknown + 1, unknown, modes, modes[:, 0], a.clone(), cost, left, left, cost,
         unknown.long(),
     )  # fmt: skip
 
@@ -175,7 +178,7 @@ def _advance(problem: Problem, options: HeavyBall, state: _State) -> None:
     state.a, state.cost = torch.where(taken, trial, state.a), torch.where(good, cost, state.cost)
     state.step = torch.where(taken, step, state.step)
     state.pulled = torch.where(taken, _pull(problem, options, state, point, out), state.pulled)
-    better = good & (cost < state.least)
+    better = good & (cost < state.least) & (left < state.most)
     state.best = torch.where(per_system(better, step), trial, state.best)
     state.least, state.left = torch.where(better, cost, state.least), torch.where(better, left, state.left)
     state.halves = state.halves + 1 + good
