@@ -9,6 +9,7 @@ import numpy as np
 
 from frpt.diagnosis.findings import Findings, LayerFinding
 from frpt.diagnosis.report.words import class_name, percent, score
+from frpt.graph.names import OUTPUT
 from frpt.repairs.ranking import CLEAR
 
 
@@ -79,25 +80,30 @@ def _of_fault(d: Findings, first: LayerFinding) -> str:
     taken = f"refitting it alone takes back {_share(first)} of the loss on samples it was not fitted to"
     if d.suspects == (first.name,):
         second = max((f for f in d.layers if f.name != first.name), key=lambda f: f.fault, default=None)
-        more = "" if second is None else f", the next best, {second.name}, {_share(second)}"
-        return f"The fault is most likely in {first.name}: {taken}{more}."
+        more = "" if second is None else f", the next best, {_called(second.name)}, {_share(second)}"
+        return f"The fault is most likely in {_called(first.name)}: {taken}{more}."
     if not d.suspects and first.fault_interval[0] >= CLEAR:
         least = min(d.layers, key=lambda f: f.fault)
         return (
             "No single layer stands out: these samples do not tell which one carries a fault, or whether one does. "
             f"Refitting any of them alone takes back about as much of the loss on samples it was not fitted to, "
-            f"{first.name} {_share(first)}, {least.name} {_share(least)}."
+            f"{_called(first.name)} {_share(first)}, {_called(least.name)} {_share(least)}."
         )
     if not d.suspects:
-        return f"No single layer stands out: {first.name} is the best of them, and {taken}."
-    alike = [f"{f.name} {_share(f)}" for name in d.suspects for f in d.layers if f.name == name]
+        return f"No single layer stands out: {_called(first.name)} is the best of them, and {taken}."
+    *some, last = map(_called, d.suspects)
+    alike = [f"{_called(f.name)} {_share(f)}" for name in d.suspects for f in d.layers if f.name == name]
     behind = [name for name in d.suspects[1:] if name in d.recurrent]
     return (
-        "No single layer stands out: these samples do not tell the fault of "
-        f"{', '.join(d.suspects[:-1])} from that of {d.suspects[-1]}. Refitting one alone takes back, of the loss on "
-        f"samples it was not fitted to: {', '.join(alike)}."
+        f"No single layer stands out: these samples do not tell the fault of {', '.join(some)} from that of {last}. "
+        f"Refitting one alone takes back, of the loss on samples it was not fitted to: {', '.join(alike)}."
         + (f" A few steps refit little of a recurrent layer: {', '.join(behind)} is not ruled out." if behind else "")
     )
+
+
+def _called(layer: str) -> str:
+    """A layer in a sentence."""
+    return f"{layer} (the output)" if layer == OUTPUT else layer
 
 
 def _share(f: LayerFinding) -> str:
@@ -106,7 +112,7 @@ def _share(f: LayerFinding) -> str:
 
 
 def _of_layer(f: LayerFinding, classes: bool) -> str:
-    moved = f"The features of {f.name} would have to move by {percent(f.deviation)} of their norm on average"
+    moved = f"The features of {_called(f.name)} would have to move by {percent(f.deviation)} of their norm on average"
     if classes:
         return f"{moved}; the network run on from there predicts the label in {percent(f.wins)} of these samples."
     return f"{moved}, which closes {percent(f.closed)} of what is missing at the output."
@@ -119,7 +125,7 @@ def _facts(d: Findings, said: str, count: int, wrong: int, first: LayerFinding |
     ]
     if first is not None:
         named = _named(d)
-        note = f"refitting {'it' if named else first.name} takes back {_share(first)} of the loss"
+        note = f"refitting {'it' if named else _called(first.name)} takes back {_share(first)} of the loss"
         facts.append(Fact("likeliest fault", named or "none stands out", note, code=bool(named)))
     pair = max(d.pairs, key=lambda p: p.count, default=None)
     if pair is not None:
