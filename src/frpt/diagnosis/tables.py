@@ -167,10 +167,7 @@ def _headline(d: Findings) -> str:
 
 def _sentences(d: Findings) -> list[str]:
     advised = ", ".join(d.advice.layers) or "none"
-    return [
-        *verdict(d).sentences,
-        f"Layers to be trusted as l_R: {advised}. {d.advice.reason}",
-    ]
+    return [*verdict(d).sentences, f"Layers to be trusted as l_R: {advised}. {d.advice.reason}"]
 
 
 def _tables(d: Findings) -> list[tuple[Sequence[str], Sequence[Sequence[str]]]]:

@@ -40,7 +40,7 @@ class HeavyBall:
     gain: float = 0.01
     """Share of the residual that a period has to take away for another one to follow. [1, 1]"""
     momentum: float = 0.9
-    """β: about so far back as 1/(1 − β) steps go kinks are averaged over. [0.13, diverges]. By hand at a planner's z_3,
+    """β: about so far back as 1/(1 − β) steps go kinks are averaged over. [0.13, 35]. By hand at a planner's z_3,
     where kinks are dense, half of it closes 0.02 less."""
     begin: float = 0.01
     """First μ, in units of the largest eigenvalue of GGᵀ. [0.61, 0.95]"""
