@@ -3,14 +3,22 @@
 Processor time, which other processes on the machine do not change much, in passes: one forward and backward pass of the
 network over the same samples. Beside it the ranking of layers alone, as it is and as it was before (``BEFORE``: more
 conjugate gradients and looks, and a forward pass for each backward pass). Last, what a ranking says both times.
+
+``--beside CHECKOUT [CHECKOUT ...]``: instead, one diagnosis by this version and by other ones (``git worktree add
+CHECKOUT COMMIT``), each in a process of its own on the same tones, the first import of ``torch.export`` included.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import networks
 import torch
@@ -21,6 +29,19 @@ from frpt.repairs import ranking
 from frpt.repairs.refitting import REFITTING, Refitting
 
 BEFORE = replace(REFITTING, looks=(1, 2, 4, 6), memory=0)
+HERE = Path(__file__).parents[1]
+ONE = """
+import sys, time
+import torch
+from pitch import crepe
+torch.set_num_threads(1)
+network, (x, y) = crepe().eval(), torch.load(sys.argv[1])
+start = time.process_time()
+import frpt
+frpt.diagnose(network, torch.utils.data.TensorDataset(x, y), sys.argv[2:], progress=False)
+print(time.process_time() - start)
+"""
+"""A diagnosis by the frpt that PYTHONPATH has first."""
 
 
 def took(work: Callable[[], object]) -> tuple[float, object]:
@@ -29,14 +50,31 @@ def took(work: Callable[[], object]) -> tuple[float, object]:
     return time.process_time() - start, made
 
 
+def beside(checkouts: Sequence[Path], network: networks.Network, x: torch.Tensor, y: torch.Tensor) -> None:
+    """Prints the processor time of a diagnosis by every version, and how many times as long as this one's."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save((x, y), tones := Path(folder) / "tones.pt")
+        seconds = {}
+        for checkout in (HERE, *(path.resolve() for path in checkouts)):
+            path = os.pathsep.join((str(checkout / "src"), str(HERE / "benchmarks")))
+            command = [sys.executable, "-c", ONE, str(tones), *network.layers]
+            ran = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, check=True)
+            seconds[checkout] = float(ran.stdout.split()[-1])
+            ratio = seconds[checkout] / seconds[HERE]
+            print(f"{checkout.name}: {seconds[checkout]:.1f} s of a processor, {ratio:.1f} times", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=600)
+    parser.add_argument("--beside", type=Path, nargs="+", default=[], metavar="CHECKOUT")
     options = parser.parse_args()
     torch.set_num_threads(1)
     network = networks.load("crepe")
     x, y, count = network.noisy[: options.samples], network.y[: options.samples], options.samples
     layers = ["out", *network.layers]
+    if options.beside:
+        return beside(options.beside, network, x, y)
     rev = frpt.Reverser(network.model, x[:8])
 
     def one_pass() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -64,6 +65,28 @@ def test_a_target_does_not_depend_on_companions_or_their_order(
     alone = torch.cat([rev.reconstruct(x[i : i + 1], y[i : i + 1], at=layer).target for i in range(4)])
     scale = float(rec.anchor[:4].norm())
     assert float((alone - rec.target[:4]).norm()) < 1e-3 * scale
+
+
+def test_a_label_that_wins_by_rounding_only_is_searched_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches may round otherwise than the model; here they err by so much that labels win there and not in truth."""
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(1, 4, (5, 1)), nn.ReLU(), nn.Conv2d(4, 4, (3, 1)), nn.Flatten(), nn.Linear(104, 3))
+    model, x = nn.Sequential(*layers).eval(), torch.randn(16, 1, 32, 1)
+    rev = frpt.Reverser(model, x[:4])
+    with torch.no_grad():
+        y = (model(x).argmax(1) + 1) % 3
+    plain = rev.reconstruct(x, y, at="0")
+    calls = []
+
+    def rough(*args: Any) -> Tensor:
+        calls.append(out := torch.ops.aten.conv2d.default(*args))
+        return out * 1.2
+
+    monkeypatch.setattr("frpt.graph.capture.conv2d", rough)
+    rec = rev.reconstruct(x, y, at="0")
+    assert calls
+    assert bool(rec.wins.all())
+    assert bool((rec.deviation < 2 * plain.deviation).all())
 
 
 def test_a_target_out_of_reach_does_not_depend_on_companions() -> None:
@@ -231,7 +254,10 @@ def test_a_large_batch_is_recorded_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
         rev = frpt.Reverser(model, x)
         whole = rev.reconstruct(x, y, at=layer)
         again = rev.reconstruct_from(x, y, layer, whole.anchor)
+        out, on = rev.run(x, layer, whole.target), rev.run_on(x, layer)[1]
         monkeypatch.setattr("frpt.reverse.forward.AT_ONCE", 8)
+        assert torch.equal(rev.run(x, layer, whole.target), out)
+        assert torch.equal(rev.run_on(x, layer)[1], on)
         parts = rev.reconstruct(x, y, at=layer)
         assert torch.equal(parts.anchor, whole.anchor)
         assert torch.equal(parts.target, whole.target)

@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import Node
 
 import frpt
 from frpt.common.batch_axis import BatchAxis
@@ -23,6 +24,8 @@ from frpt.errors import (
     UnknownLayerError,
     UnreachableLayerError,
 )
+from frpt.graph.capture import Captured as Graph
+from frpt.graph.inputs import Inputs
 from frpt.reverse.forward import usual_size
 from tests.conftest import Captured
 from tests.models import (
@@ -107,6 +110,23 @@ def test_run_agrees_with_a_hook_on_the_users_model() -> None:
     torch.testing.assert_close(rev.run(x, "layer1", rec.target), hooked)
     with pytest.raises(InputError, match="layer1"):
         rev.run(x, "layer1", rec.target[:, :1])
+
+
+@pytest.mark.parametrize("layer", ["stem", "layer1", "out"])
+def test_nothing_before_a_layer_is_run_where_its_value_is_given(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> None:
+    rev, x = captured(ResNet), images()
+    graph, node = rev.node(layer, Inputs.of(x))
+    value = rev.values(x, [layer])[0][layer]
+    before, run = graph.behind(node), list[Node]()
+    evaluate = Graph.evaluate
+    monkeypatch.setattr(Graph, "evaluate", lambda self, n, *rest: run.append(n) or evaluate(self, n, *rest))
+    out = rev.run(x, layer, value)
+    on = rev.run_on(x, layer, value)[1]
+    assert not before & set(run)
+    assert torch.equal(out, rev.model(x))
+    assert torch.equal(out, on)
 
 
 def test_anchor_is_what_the_module_returned() -> None:

@@ -27,7 +27,7 @@ def unknown() -> torch.Tensor:
 
 USES: dict[str, Callable[[nn.Module, Path], object]] = {
     "reconstruct": lambda m, _: frpt.Reverser(m, IDS).reconstruct(unknown(), LABELS, at="1"),
-    "run": lambda m, _: frpt.Reverser(m, IDS).run(unknown(), "1", torch.zeros(20, 32)),
+    "run_on": lambda m, _: frpt.Reverser(m, IDS).run_on(unknown(), "1"),
     "diagnose": lambda m, _: frpt.diagnose(m, (unknown(), LABELS), progress=False),
     "remember": lambda m, _: frpt.remember(m, unknown(), progress=False),
     "post_train": lambda m, _: frpt.post_train(m, (unknown(), LABELS), at="1", epochs=1, progress=False),

@@ -122,7 +122,7 @@ class Reference:
         with Progress("reference", len(chosen), shown=progress) as bar:
             for part, x, y in source.batches([sorted(chosen)], size):
                 Inputs.of(x).check_finite()
-                values, output = rev.values(x, layers)
+                values, output = rev.values(x, layers, quick=True)
                 lead = rev.embedder.single_leads(output, y)
                 leads += [] if lead is None else [lead.cpu()]
                 for name, gatherer in gathered.items():

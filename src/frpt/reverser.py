@@ -26,7 +26,7 @@ from frpt.options import Preset
 from frpt.options import preset as preset_of
 from frpt.reverse.backward import Walk
 from frpt.reverse.batch import Batch
-from frpt.reverse.forward import Record
+from frpt.reverse.forward import Record, behind
 from frpt.reverse.network import Network, check_weights
 from frpt.reverse.reconstruction import Reconstruction
 from frpt.reverse.whole_path import WholePath
@@ -378,13 +378,14 @@ class Reverser:
             plan = network.plan(self.layer(at))
             return self._answering(network, inputs, [plan], as_labels(y), {plan.at: value}).to(plan)
 
-    def values(self, x: InputLike, layers: Sequence[Layer]) -> tuple[dict[str, Tensor], Tensor]:
-        """(layer → its value, the output), from one forward pass."""
+    def values(self, x: InputLike, layers: Sequence[Layer], *, quick: bool = False) -> tuple[dict[str, Tensor], Tensor]:
+        """(layer → its value, the output), from one forward pass. quick: it may round otherwise than the model."""
         inputs = Inputs.of(x)
         with eval_mode(self.model), torch.no_grad():
             network = self._capture(inputs)
             nodes = {name: network.names[name] for name in map(self.layer, layers)}
-            values = Record(network.captured, inputs, {*nodes.values(), network.captured.output}).values
+            keep = {*nodes.values(), network.captured.output}
+            values = Record(network.captured, inputs, keep, quick=quick).values
         return {name: values[node] for name, node in nodes.items()}, values[network.captured.output]
 
     def run(self, x: InputLike, at: Layer, value: Tensor, *, kwargs: Mapping[str, Any] | None = None) -> Tensor:
@@ -402,15 +403,10 @@ class Reverser:
         Raises:
             InputError: for a value of another shape.
         """
-        inputs = Inputs.of(x, kwargs)
         with eval_mode(self.model), torch.no_grad():
-            captured, node = self.node(at, inputs)
-            given = captured.given(inputs)
-            recorded = captured.run(captured.nodes, given, {node}, inputs.batch)[node]
-            if recorded.shape != value.shape:
-                raise InputError(f"{at!r} has shape {tuple(recorded.shape)}, got a value of {tuple(value.shape)}")
-            given[node] = value.to(recorded)
-            out: Tensor = captured.run(captured.nodes, given, {captured.output}, inputs.batch)[captured.output]
+            captured, node = self.node(at, inputs := Inputs.of(x, kwargs))
+            held, rest = behind(captured, node, inputs, value)
+            out: Tensor = captured.run(rest, held, {captured.output}, inputs.batch)[captured.output]
         return out
 
     def run_on(
@@ -420,16 +416,10 @@ class Reverser:
         inputs = Inputs.of(x, kwargs)
         with eval_mode(self.model):
             captured, node = self.node(at, inputs)
-            active = captured.downstream({node})
-            side = {i for n in active for i in n.all_input_nodes} - active | {node}
             with torch.no_grad():
-                held = Record(captured, inputs, side).values
-            if value is not None and value.shape != held[node].shape:
-                raise InputError(f"{at!r} has shape {tuple(held[node].shape)}, got a value of {tuple(value.shape)}")
+                held, rest = behind(captured, node, inputs, value)
             with torch.enable_grad():
-                a = held[node].detach() if value is None else value.detach().to(held[node])
-                held[node] = a = a.clone().requires_grad_()
-                rest = [n for n in captured.nodes if n in active]
+                held[node] = a = held[node].detach().clone().requires_grad_()
                 out: Tensor = captured.run(rest, held, {captured.output}, inputs.batch)[captured.output]
         return a, out
 

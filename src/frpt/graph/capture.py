@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from math import prod
 from typing import Any, NoReturn
 
 import torch
@@ -175,6 +176,16 @@ class Captured:
         if isinstance(value, torch.SymBool):
             return bool(number)
         return int(number) if isinstance(value, torch.SymInt) else float(number)
+
+    def nbytes(self, nodes: Iterable[Node], batch: int) -> int:
+        """About what the values at some nodes take; those whose size depends on the data are left out."""
+
+        def follows(size: int | torch.SymInt) -> bool:
+            return isinstance(size, int) or size.node.expr.free_symbols <= {self.symbol}
+
+        values = [n.meta["val"] for n in nodes if isinstance(n.meta.get("val"), Tensor)]
+        known = [v for v in values if all(map(follows, v.shape))]
+        return sum(prod(self.size(s, batch) for s in v.shape) * v.itemsize for v in known)
 
     def weight(self, node: Node) -> Tensor:
         """The model's present parameter or buffer behind a placeholder."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -161,11 +160,8 @@ class _Rest:
 
     @cached_property
     def nbytes(self) -> int:
-        """About what a backward pass needs; values whose size depends on the data are left out."""
-        captured, count = self.batch.captured, self.batch.count
-        values = [n.meta["val"] for n in self.nodes if n not in self.given and isinstance(n.meta.get("val"), Tensor)]
-        known = [v for v in values if all(_of_batch(captured, s) for s in v.shape)]
-        return sum(prod(captured.size(s, count) for s in v.shape) * v.itemsize for v in known)
+        """About what a backward pass needs."""
+        return self.batch.captured.nbytes((n for n in self.nodes if n not in self.given), self.batch.count)
 
 
 @dataclass(eq=False)
@@ -234,16 +230,20 @@ class _Part:
         for i in range(1, self.options.looks[-1] + 1):
             if size <= 0:
                 return
-            q = self._curved(own, p, passes)
-            bend = _dot(p, q)
+            changes = self._changes(own, p, passes)
+            bent = [_bent(at.out.detach(), at.rest.batch, v) for at, v in zip(passes, changes, strict=True)]
+            bend = sum(float((v.double() * b.double()).sum()) for v, b in zip(changes, bent, strict=True))
             if bend <= 0:
                 return
             step = {n: step[n] + size / bend * p[n] for n in own}
+            if i in self.options.looks:
+                yield step
+            if i == self.options.looks[-1]:
+                return
+            q = _summed(own, (at.pulled(b) for at, b in zip(passes, bent, strict=True)))
             r = {n: r[n] - size / bend * q[n] for n in own}
             size, old = _dot(r, r), size
             p = {n: r[n] + size / old * p[n] for n in own}
-            if i in self.options.looks:
-                yield step
 
     def _passes(self, own: Weights) -> list[_Pass]:
         """The fitted samples run forward, kept for backward passes as far as memory goes."""
@@ -253,25 +253,13 @@ class _Part:
             passes.append(made if (left := left - rest.nbytes) >= 0 else made.dropped())
         return passes
 
-    def _curved(self, own: Weights, direction: Weights, passes: Sequence[_Pass]) -> Weights:
-        """JᵀHJ v. passes: at ``own``."""
+    def _changes(self, own: Weights, direction: Weights, passes: Sequence[_Pass]) -> list[Tensor]:
+        """J v, batch by batch. passes: at ``own``."""
         apart = self.options.apart
         length = apart * (_dot(own, own) / _dot(direction, direction)) ** 0.5 or apart
         moved = _moved(own, direction, length)
-
-        def one(at: _Pass) -> Weights:
-            out = at.out.detach()
-            with torch.no_grad():
-                change = (at.rest.out(moved) - out) / length
-                bent = _bent(out, at.rest.batch, change)
-            return at.pulled(bent)
-
-        return _summed(own, map(one, passes))
-
-
-def _of_batch(captured: Captured, size: int | torch.SymInt) -> bool:
-    """Whether a size is a number, or follows from the batch size."""
-    return isinstance(size, int) or size.node.expr.free_symbols <= {captured.symbol}
+        with torch.no_grad():
+            return [(at.rest.out(moved) - at.out.detach()) / length for at in passes]
 
 
 def _stirred(own: Weights, share: float) -> Weights:

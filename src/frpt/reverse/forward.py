@@ -27,13 +27,20 @@ AT_ONCE = 512
 class Record:
     """The values at some nodes for one batch. What a unit needs from elsewhere is held at its recorded value.
 
-    known: values that are there already; what only they depend on is not run.
+    known: values that are there already; what only they depend on is not run. quick: the pass may round differently
+    than the model does.
     """
 
     def __init__(
-        self, captured: Captured, inputs: Inputs, nodes: Iterable[Node], known: Mapping[Node, Tensor] | None = None
+        self,
+        captured: Captured,
+        inputs: Inputs,
+        nodes: Iterable[Node],
+        known: Mapping[Node, Tensor] | None = None,
+        *,
+        quick: bool = False,
     ) -> None:
-        self.captured = captured
+        self.captured, self.quick = captured, quick
         self.batch = inputs.batch
         keep = set(nodes)
         held = {node: value.to(node.meta["val"].dtype) for node, value in (known or {}).items()}
@@ -48,11 +55,13 @@ class Record:
     def _forward(self, inputs: Inputs, keep: set[Node], known: Mapping[Node, Tensor]) -> dict[Node, Any]:
         """The values of ``keep`` for some of the samples. known: samples first."""
         given = self.captured.given(inputs) | {node: self.batch_axis(node).back(value) for node, value in known.items()}
-        return self.captured.run(needed(self.captured, keep, set(given)), given, keep, inputs.batch)
+        return self.captured.run(needed(self.captured, keep, set(given)), given, keep, inputs.batch, quick=self.quick)
 
     def _joined(self, node: Node, parts: Sequence[Mapping[Node, Any]]) -> Any:
-        """A node's value for all samples; what has none is the same in every part."""
+        """A node's value for all samples; what has none is the same in every part, but for sizes."""
         samples = self.captured.batch_axis(node)
+        if is_shape(node):
+            return self.captured.size(node.meta["val"], self.batch)
         if samples is None or not isinstance(parts[0][node], Tensor):
             return parts[0][node]
         return samples.back(torch.cat([samples.front(part[node]) for part in parts]))
@@ -78,8 +87,11 @@ class Record:
             return self.captured.size(node.meta.get("val"), batch) if isinstance(value, int | float) else value
         return samples.take(value, index)
 
-    def run(self, unit: Unit, a: Tensor, index: Tensor) -> Tensor:
-        """Φ(a) of a unit's sub-graph for the samples ``index``; a graph of fixed batch size gets a whole batch."""
+    def run(self, unit: Unit, a: Tensor, index: Tensor, *, quick: bool = False) -> Tensor:
+        """Φ(a) of a unit's sub-graph for the samples ``index``; a graph of fixed batch size gets a whole batch.
+
+        quick: it may round differently than the model does.
+        """
         samples, count = self.batch_axis(unit.source), len(index)
         whole = not self.captured.dynamic
         if whole:
@@ -92,18 +104,23 @@ class Record:
         env: dict[Node, Any] = {unit.source: a}
         for node in unit.side:
             env[node] = self.side(node, None if whole else index, batch)
-        result: Tensor = self.captured.run(unit.nodes, env, {unit.sink}, batch)[unit.sink]
+        result: Tensor = self.captured.run(unit.nodes, env, {unit.sink}, batch, quick=quick)[unit.sink]
         sink = self.batch_axis(unit.sink)
         return sink.take(result, index) if whole else sink.first(result, count)
 
-    def block(self, unit: Unit, index: Tensor) -> tuple[BlockFunction, Tensor, Tensor, UnitAxes]:
-        """(Φ, â, Φ(â), where the samples are) of the samples ``index``, samples first, in at least float32."""
+    def block(
+        self, unit: Unit, index: Tensor, *, quick: bool = False
+    ) -> tuple[BlockFunction, Tensor, Tensor, UnitAxes]:
+        """(Φ, â, Φ(â), where the samples are) of the samples ``index``, samples first, in at least float32.
+
+        quick: Φ may round differently than the model does.
+        """
         at = UnitAxes(self.batch_axis(unit.source), self.batch_axis(unit.sink))
         anchor, output = self.taken(unit.source, index), self.taken(unit.sink, index)
         work = torch.float32 if anchor.dtype.itemsize < 4 else anchor.dtype
 
         def fn(a: Tensor, rows: Tensor) -> Tensor:
-            out = self.run(unit, at.input.back(a).to(anchor.dtype), index[rows])
+            out = self.run(unit, at.input.back(a).to(anchor.dtype), index[rows], quick=quick)
             return at.output.front(out).to(work)
 
         return fn, at.input.front(anchor).to(work), at.output.front(output).to(work), at
@@ -127,6 +144,25 @@ def needed(captured: Captured, keep: set[Node], known: set[Node]) -> list[Node]:
             required.add(node)
             stack.extend(() if node in known or is_shape(node) else node.all_input_nodes)
     return [n for n in captured.nodes if n in required]
+
+
+def behind(captured: Captured, node: Node, inputs: Inputs, value: Tensor | None) -> tuple[dict[Node, Any], list[Node]]:
+    """What the network behind a layer starts from, and its nodes; what reaches it beside the layer is recorded.
+
+    value: of the layer; with one, nothing before the layer is run.
+    """
+    known = None
+    if value is not None:
+        shape = tuple(captured.size(n, inputs.batch) for n in node.meta["val"].shape)
+        if shape != tuple(value.shape):
+            raise InputError(f"{where(node)} has shape {shape}, got a value of {tuple(value.shape)}")
+        known = {node: value.detach().to(next(iter(inputs.tensors)).device)}
+    active = captured.downstream({node})
+    rest = [n for n in captured.nodes if n in active and n is not node]
+    side = {i for n in rest for i in n.all_input_nodes} - active | {node}
+    if captured.output not in active:
+        side.add(captured.output)
+    return Record(captured, inputs, side, known).values, rest
 
 
 def usual_size(count: int, batch: int) -> int:

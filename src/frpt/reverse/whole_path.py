@@ -28,7 +28,7 @@ from frpt.reverse.backward import Walk
 from frpt.reverse.batch import Batch
 from frpt.reverse.network import Network
 from frpt.reverse.reconstruction import Reconstruction, UnitReport
-from frpt.solvers.base import row_norm
+from frpt.solvers.base import UnitAxes, row_norm
 from frpt.solvers.blocks.problem import BlockFunction, Problem
 from frpt.solvers.blocks.reach import Aim
 from frpt.solvers.contest import Contest
@@ -112,15 +112,42 @@ class WholePath(Batch):
 
     def _winning(self, plan: Plan, path: Unit, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One label a sample; the anchor where no feature is found in which it wins."""
-        fn, anchor, _, at = self.record.block(path, self.index)
-        label, options = self.y[self.index], self.options
+        contest, at = self._contest(path, margin, quick=True)
+        found = self._found(plan, contest, self.index)
+        value = at.input.back(found.value).to(self.record.values[path.source].dtype)
+        out = self.record.run(path, value, self.index)
+        turned = (found.wins & ~self._right(out)).nonzero().squeeze(1)
+        if len(turned):  # by rounding: once more with the model's own
+            exact = self._contest(path, margin, quick=False)[0].part(turned)
+            found = found.put(turned, self._found(plan, exact, self.index[turned]))
+            value = at.input.back(found.value).to(value.dtype)
+            out = self.record.run(path, value, self.index)
+        value, out = self._kept(path, value, out)
+        return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.iterations.double()
+
+    def _contest(self, path: Unit, margin: Tensor, *, quick: bool) -> tuple[Contest, UnitAxes]:
+        """Which label shall win at the end of the path, for the samples to be corrected; where samples are."""
+        fn, anchor, _, at = self.record.block(path, self.index, quick=quick)
+        label = self.y[self.index]
         if self.binary:
-            fn, label, options = self._opposed(fn)
+            fn, label = self._opposed(fn)
         contest = Contest(
             fn, anchor, label, margin[self.index].to(anchor.dtype), self.gate,
             self.network.range(path.source), repeats=self.captured.dynamic,
         )  # fmt: skip
-        variation = self._variation(plan)
+        return contest, at
+
+    def _opposed(self, fn: BlockFunction) -> tuple[BlockFunction, Tensor]:
+        """Labels of yes and no as a contest of classes: the path to its scores, and class ids."""
+        mine = self.y[self.index]
+        label = self.embedder.opposed(self.axis.take(self.output, self.index), mine)[1]
+        return lambda a, rows: self.embedder.opposed(fn(a, rows), mine[rows])[0], label
+
+    def _found(self, plan: Plan, contest: Contest, index: Tensor) -> Winning:
+        """The features in which labels win by their margin, or else by a hair. index: the contest's samples."""
+        options, variation = self.options, self._variation(plan)
+        if self.binary:
+            options = replace(options, competitors=max(options.competitors, min(self.output[0].numel(), _RIVALS)))
 
         def solved(contest: Contest) -> Winning:
             if variation is None:
@@ -129,22 +156,10 @@ class WholePath(Batch):
 
         found = solved(contest)
         lost = (~found.wins).nonzero().squeeze(1)
-        if self.embedder.margin and len(lost):  # not by that margin: then by a hair
-            hair = self._margins(replace(self.embedder, margin=None))[self.index[lost]]
-            found = found.put(lost, solved(replace(contest.part(lost), margin=hair.to(anchor.dtype))))
-        value, out = self._verified(path, at.input.back(found.value).to(self.record.values[path.source].dtype))
-        return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.iterations.double()
-
-    def _opposed(self, fn: BlockFunction) -> tuple[BlockFunction, Tensor, NearestWinning]:
-        """Labels of yes and no as a contest of classes: the path to its scores, class ids, and the solver for it."""
-        mine = self.y[self.index]
-        rivals = max(self.options.competitors, min(self.output[0].numel(), _RIVALS))
-        label = self.embedder.opposed(self.axis.take(self.output, self.index), mine)[1]
-        return (
-            lambda a, rows: self.embedder.opposed(fn(a, rows), mine[rows])[0],
-            label,
-            replace(self.options, competitors=rivals),
-        )
+        if self.embedder.margin and len(lost):
+            hair = self._margins(replace(self.embedder, margin=None))[index[lost]]
+            found = found.put(lost, solved(replace(contest.part(lost), margin=hair.to(contest.anchor.dtype))))
+        return found
 
     def _reaching(self, plan: Plan, path: Unit) -> tuple[Tensor, Tensor, Tensor]:
         """Many labels a sample, or an output target: as near to it as the path gets."""
@@ -188,17 +203,20 @@ class WholePath(Batch):
         """Where no gradient leads from the output to the layer, op by op."""
         walk = Walk(self.network, Embedder("regression"), self.inputs, [plan], self.target, self.known)
         value = self.record.batch_axis(plan.at).take(walk.to(plan).target, self.index)
-        value, out = self._verified(path, value)
+        value, out = self._kept(path, value, self.record.run(path, value, self.index))
         return value, out, torch.ones(len(self.index), dtype=torch.float64, device=value.device)
 
-    def _verified(self, path: Unit, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The features and the outputs they lead to; anchors where labels shall win and do not, or it overflows."""
-        out = self.record.run(path, value, self.index)
+    def _right(self, out: Tensor) -> Tensor:
+        """Whether all labels win and nothing overflowed, or no labels shall win: (k,) bool."""
         if self.margin is None:
-            return value, out
+            return torch.ones(len(self.index), dtype=torch.bool, device=out.device)
         share = self.embedder.share(out, self.y[self.index])
         assert share is not None
-        keep = ((share < 1) | ~torch.isfinite(self.axis.rows(out)).all(1)).nonzero().squeeze(1)
+        return (share == 1) & torch.isfinite(self.axis.rows(out)).all(1)
+
+    def _kept(self, path: Unit, value: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        """The features and the outputs they lead to; anchors where labels shall win and do not, or it overflows."""
+        keep = (~self._right(out)).nonzero().squeeze(1)
         if len(keep) == 0:
             return value, out
         mine = self.index[keep]
