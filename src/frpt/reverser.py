@@ -6,7 +6,7 @@ The first thing users meet; it knows nothing of single ops (``frpt.reverse`` doe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from difflib import get_close_matches
 from typing import Any, TypedDict, cast, overload
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from frpt.common.batch_axis import BatchAxis
+from frpt.common.threads import threads_for
 from frpt.embed import Embed, Embedder, as_labels
 from frpt.errors import InputError, OptionError
 from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where
@@ -309,7 +310,7 @@ class Reverser:
         single = isinstance(at, str | nn.Module)
         layers: Sequence[Layer] = [at] if isinstance(at, str | nn.Module) else at
         warn_if_training(self.model)
-        with eval_mode(self.model), torch.no_grad():
+        with eval_mode(self.model), torch.no_grad(), self._threads(inputs):
             network = self._capture(inputs)
             plans = [network.plan(self.layer(one)) for one in layers]
             batch = self._answering(network, inputs, plans, as_labels(y))
@@ -373,7 +374,7 @@ class Reverser:
             The reconstruction, with ``value`` as its anchor.
         """
         inputs = Inputs.of(x, kwargs)
-        with eval_mode(self.model), torch.no_grad():
+        with eval_mode(self.model), torch.no_grad(), self._threads(inputs):
             network = self._capture(inputs)
             plan = network.plan(self.layer(at))
             return self._answering(network, inputs, [plan], as_labels(y), {plan.at: value}).to(plan)
@@ -422,6 +423,11 @@ class Reverser:
                 held[node] = a = held[node].detach().clone().requires_grad_()
                 out: Tensor = captured.run(rest, held, {captured.output}, inputs.batch)[captured.output]
         return a, out
+
+    def _threads(self, inputs: Inputs) -> AbstractContextManager[None]:
+        """As many threads as a pass over these samples is worth."""
+        captured = self._capture(inputs).captured
+        return threads_for(captured.nbytes((n for n in captured.nodes if n.op == "call_function"), inputs.batch))
 
     def _capture(self, inputs: Inputs) -> Network:
         """The capture for inputs of this kind; models that fix the batch size are captured once per size."""
