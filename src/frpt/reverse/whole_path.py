@@ -165,6 +165,8 @@ class WholePath(Batch):
         """Many labels a sample, or an output target: as near to it as the path gets."""
         fn, anchor, output, at = self.record.block(path, self.index)
         solver, limits = self.preset.reach, self.preset.composite.limits
+        if not self.y.is_floating_point():  # class labels, for which a little of the residual may decide
+            solver = replace(solver, spare=0.0)
         target = at.output.front(self.axis.take(self.target, self.index)).to(anchor.dtype)
         lone = target.dim() == 1  # a number for each sample: solvers want an axis beside the batch
         if lone:
