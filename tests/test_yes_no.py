@@ -115,6 +115,23 @@ def test_floats_of_zero_and_one_are_asked_about(head: str) -> None:
         frpt.Reverser(model, x).reconstruct(x, y.float() + 0.5, at="1")
 
 
+def test_one_hot_whole_numbers_are_asked_about() -> None:
+    """They are yes and no by their shape, and likely meant as classes: said once, with both ways out."""
+    torch.manual_seed(0)
+    model, x, y = (
+        nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).eval(),
+        torch.randn(12, 4),
+        torch.arange(12) % 3,
+    )
+    rev, hot = frpt.Reverser(model, x), torch.nn.functional.one_hot(y)
+    with pytest.warns(LabelWarning, match=r"class ids \(y\.argmax\(1\)\)"):
+        rev.reconstruct(x, hot, at="1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LabelWarning)
+        for labels in (y, hot.bool(), hot.index_fill(0, torch.tensor([3]), 1), hot[:4]):
+            rev.reconstruct(x[: len(labels)], labels, at="1")
+
+
 def test_a_reference_and_the_other_presets_take_them() -> None:
     for head in ("one",):
         model, (x, y) = network(head), samples(head)

@@ -19,6 +19,8 @@ from frpt.errors import LabelError, LabelWarning, OptionError
 __all__ = ["Embedder", "class_dim", "lead", "max_assign", "nearest", "one_hot", "regression"]
 
 Embed = Callable[[Tensor, Tensor], Tensor]
+_TELLING = 8
+"""Samples from which on a single label each is no chance. A choice."""
 
 
 def nearest(
@@ -269,6 +271,15 @@ class Embedder:
     def _axis(self, output: Tensor, y: Tensor) -> int:
         return class_dim(output, y) if self.class_dim is None else self.class_dim
 
+    def ask(self, output: Tensor, y: Tensor) -> None:
+        """Warn of labels that can be read in two ways."""
+        if self.how == "regression" or not isinstance(self.how, str):
+            return
+        if y.is_floating_point():
+            _warn_of_floats(output, y)
+        elif self.yes_no(output, y):
+            _warn_of_one_hot(y)
+
     def __call__(self, output: Tensor, y: Tensor) -> Tensor:
         """The output target for labels ``y``: class ids, or a floating-point tensor shaped like the output."""
         if not isinstance(self.how, str):
@@ -277,8 +288,6 @@ class Embedder:
                 raise LabelError(f"the embedding returned the shape {_shape(target)}, the output has {_shape(output)}")
             return regression(output, target)
         if y.is_floating_point() or self.how == "regression":
-            if self.how != "regression":
-                _warn_of_floats(output, y)
             return regression(output, y)
         if self.how not in EMBEDDINGS:
             names = "nearest, max_assign, one_hot, regression, or a function"
@@ -318,6 +327,21 @@ def _warn_of_floats(output: Tensor, y: Tensor) -> None:
         LabelWarning,
         stacklevel=2,
     )
+
+
+def _warn_of_one_hot(y: Tensor) -> None:
+    """Whole numbers with a single 1 in every row: yes and no by their shape, classes by the look of them."""
+    rows = y.reshape(len(y), -1)
+    if y.dtype == torch.bool or len(rows) < _TELLING or rows.shape[1] <= 2 or not bool(((y == 0) | (y == 1)).all()):
+        return
+    if bool((rows.sum(1) == 1).all()):
+        warnings.warn(
+            f"every one of {len(rows)} samples has a single label of 1 among {rows.shape[1]}, and labels are taken as "
+            "yes or no to each output. If they are one-hot classes, pass class ids (y.argmax(1)); for yes and no pass "
+            "booleans (y.bool()), and nothing is said.",
+            LabelWarning,
+            stacklevel=2,
+        )
 
 
 def _shape(value: object) -> str:

@@ -32,7 +32,7 @@ def left_and_far(p: Problem, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_the_last_of_a_residual_is_spared_where_it_lies_more_than_a_norm_away() -> None:
-    """As near as the nearest feature that leaves a twentieth (a ridge, its strength by root finding), to 10 %."""
+    """No more than a tenth is left, by the nearest feature that leaves as little (a ridge, by root finding)."""
     p = straight(1.0, 0.2, 0.04)  # the third number wants 4 of its feature, of which the anchor has 2 in all
     full, _ = Reach(spare=0.0).solve(p)
     near, _ = Reach().solve(p)
@@ -40,17 +40,17 @@ def test_the_last_of_a_residual_is_spared_where_it_lies_more_than_a_norm_away() 
     assert float(left.max()) <= 1e-3
     assert float(far[0]) > 2 > 1 > float(far[1])
     left, far = left_and_far(p, near.value)
-    assert float(left[0]) <= 0.05
+    assert float(left[0]) <= 0.1
     wanted = p.target[0] - p.output[0]
 
     def ridge(alpha: float) -> Tensor:
         return SLOPES / (SLOPES**2 + alpha) * wanted
 
     def over(alpha: float) -> float:
-        return float((wanted - SLOPES * ridge(alpha)).norm() / wanted.norm()) - 0.05
+        return float((wanted - SLOPES * ridge(alpha)).norm() / wanted.norm()) - float(left[0])
 
-    least = ridge(brentq(over, 1e-6, 1.0)).norm() / 2
-    assert float(far[0]) <= 1.1 * float(least) < 1
+    least = ridge(brentq(over, 1e-8, 1.0)).norm() / 2
+    assert float(far[0]) <= 1.01 * float(least) < 1
     assert torch.equal(near.value[1], full.value[1])  # within a norm nothing is spared
 
 
@@ -85,5 +85,5 @@ def test_in_a_layers_variation_the_same() -> None:
     gathered.add(torch.randn(64, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), None)
     variation = gathered.variation(0.0).to(p.anchor)
     left, _ = left_and_far(p, Reach().solve_within(p, variation)[0].value)
-    assert float(left[1]) <= 0.05
-    assert 1e-3 < float(left[0]) <= 0.05
+    assert float(left[1]) <= 0.1
+    assert 1e-3 < float(left[0]) <= 0.1

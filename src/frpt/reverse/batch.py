@@ -54,6 +54,7 @@ class Batch(ABC):
         self.output: Tensor = self.record.values[self.captured.output]
         self.axis: BatchAxis = self.record.batch_axis(self.captured.output)
         self.y = y.to(self.output.device)
+        embedder.ask(self.output, self.y)
 
     @cached_property
     def index(self) -> Tensor:
