@@ -103,6 +103,23 @@ def test_says_what_the_diagnosis_says(tmp_path: Path) -> None:
     assert "Beyond layer3 the bound passes 0.5" in words
 
 
+@pytest.mark.parametrize(
+    ("suspects", "headline"),
+    [
+        ((), "No single layer stands out ."),
+        (("layer3", "layer4"), "No single layer stands out: layer3 or layer4 ."),
+        (("layer3", "layer4", "fc"), "No single layer stands out: layer3 , layer4 or fc ."),
+    ],
+)
+def test_the_headline_names_those_that_cannot_be_told_apart(
+    tmp_path: Path, suspects: tuple[str, ...], headline: str
+) -> None:
+    d = dataclasses.replace(made.diagnosis(), suspects=suspects)
+    words = Page(to_html(d, tmp_path / "r.html").read_text("utf-8")).words
+    assert headline.replace(" ", "") in words.replace(" ", "")
+    assert f"likeliest fault{' or '.join(suspects) or 'none stands out'}" in words
+
+
 def test_user_text_is_escaped(tmp_path: Path) -> None:
     d = made.diagnosis(
         classes=EVIL,

@@ -25,9 +25,9 @@ class Fact:
 
 @dataclass(frozen=True)
 class Verdict:
-    """layer: the likeliest place of the fault, "" if none stands out. wrong: samples that need a correction."""
+    """suspects: the likeliest places of the fault, none if no layer stands out. wrong: samples to be corrected."""
 
-    layer: str
+    suspects: tuple[str, ...]
     wrong: int
     sentences: list[str]
     facts: list[Fact]
@@ -52,7 +52,7 @@ def verdict(d: Findings) -> Verdict:
             sentences.append(f"The loss is {d.loss}.")
         if math.isfinite(first.deviation) and math.isfinite(first.closed):
             sentences.append(_of_layer(first, bool(d.class_names)))
-    return Verdict(_named(d) if wrong else "", wrong, sentences, _facts(d, said, count, wrong, first))
+    return Verdict(d.suspects if wrong else (), wrong, sentences, _facts(d, said, count, wrong, first))
 
 
 def about_targets(d: Findings) -> str:
@@ -69,11 +69,6 @@ def about_targets(d: Findings) -> str:
         f"The targets are the least change: the nearest features {asked}, whether or not the network ever produces "
         "such features. With a reference they would be the likeliest."
     )
-
-
-def _named(d: Findings) -> str:
-    """The layer that carries the fault, "" where none stands out."""
-    return d.suspects[0] if len(d.suspects) == 1 else ""
 
 
 def _of_fault(d: Findings, first: LayerFinding) -> str:
@@ -124,9 +119,9 @@ def _facts(d: Findings, said: str, count: int, wrong: int, first: LayerFinding |
         Fact("need a correction", percent(wrong / count) if count else "–", f"{wrong:,} of {count:,}"),
     ]
     if first is not None:
-        named = _named(d)
-        note = f"refitting {'it' if named else _called(first.name)} takes back {_share(first)} of the loss"
-        facts.append(Fact("likeliest fault", named or "none stands out", note, code=bool(named)))
+        refitted = "it" if d.suspects == (first.name,) else _called(first.name)
+        note = f"refitting {refitted} takes back {_share(first)} of the loss"
+        facts.append(Fact("likeliest fault", " or ".join(d.suspects) or "none stands out", note, code=bool(d.suspects)))
     pair = max(d.pairs, key=lambda p: p.count, default=None)
     if pair is not None:
         label, taken = class_name(d.class_names, pair.label), class_name(d.class_names, pair.predicted)
