@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from frpt.common.imports import without_a_trace
+
 if TYPE_CHECKING:  # what type checkers and editors see; _HOMES below is what happens
     from frpt import data, driving, embed, errors, navsim, ops, stats, targets, train, zoo
     from frpt.diagnosis import Diagnosis, Trajectory, along_training, diagnose
@@ -110,10 +112,10 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """A public name on its first use; it is kept, so that this runs once for each."""
-    if name in _ROOMS:
-        value: Any = import_module(f"frpt.{name}")
-    elif name in _HOME_OF:
-        value = getattr(import_module(_HOME_OF[name]), name)
+    if name in _ROOMS or name in _HOME_OF:
+        with without_a_trace():
+            room = import_module(_HOME_OF.get(name, f"frpt.{name}"))
+        value: Any = room if name in _ROOMS else getattr(room, name)
     else:
         raise AttributeError(f"module 'frpt' has no attribute {name!r}")
     globals()[name] = value

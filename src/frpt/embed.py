@@ -315,14 +315,16 @@ def as_labels(y: object) -> Tensor:
 
 
 def _warn_of_floats(output: Tensor, y: Tensor) -> None:
-    """Labels 0.0 and 1.0 of one number a sample: a regression by their type, two classes by the look of them."""
-    if y.shape != output.shape or len(y) < 2 or y[0].numel() != 1 or not bool(((y == 0) | (y == 1)).all()):
+    """Labels of 0.0 and 1.0 only: a regression by their type, classes or yes and no by the look of them."""
+    if y.shape != output.shape or len(y) < 2 or not bool(((y == 0) | (y == 1)).all()):
         return
     if bool((y == y.flatten()[0]).all()):
         return
+    alone = y[0].numel() == 1
     warnings.warn(
-        "the labels are floats of 0.0 and 1.0 for an output of one number a sample, and are taken as a regression onto "
-        "0 and 1. If they are two classes, pass whole numbers or booleans (y.long()); for the regression pass "
+        "the labels are floats of 0.0 and 1.0, and are taken as a regression onto 0 and 1. If they say yes or no to "
+        f"{'the one output' if alone else 'each output'}, pass whole numbers or booleans (y.long())"
+        f"{'' if alone else '; if they are one-hot classes, class ids (y.argmax(1))'}; for the regression pass "
         'embed="regression", and nothing is said.',
         LabelWarning,
         stacklevel=2,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from frpt.common.imports import without_a_trace
 from frpt.datasets.labelled import spread
 from frpt.datasets.pairs import fetch
 from frpt.errors import BatchNormWarning, FrptError, InputError, OptionError, ProcessError, TapError
@@ -318,8 +319,9 @@ def other_processes(training: Training) -> Iterator[None]:
 
 def make_fabric(given: Fabric | None, training: Training, model: nn.Module) -> Fabric:
     """The fabric given, or one as the training says; under torchrun with a process for each of its ranks. Launched."""
-    from lightning_fabric import Fabric  # takes seconds to load: when training begins, and no earlier
-    from lightning_fabric.strategies.ddp import DDPStrategy
+    with without_a_trace():  # takes seconds to load: when training begins, and no earlier
+        from lightning_fabric import Fabric
+        from lightning_fabric.strategies.ddp import DDPStrategy
 
     fabric = given
     if fabric is None:
