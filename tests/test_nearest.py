@@ -265,6 +265,31 @@ def test_a_large_batch_is_recorded_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.undo()
 
 
+def test_a_side_value_of_the_batch_size_is_made_for_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last token of each sequence is picked by arange(batch)."""
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.out = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor, length: Tensor) -> Tensor:
+            out: Tensor = self.out(self.embed(x).relu()[torch.arange(len(x)), length - 1])
+            return out
+
+    torch.manual_seed(0)
+    model, x = Last().eval(), (torch.randn(20, 5, 4), torch.randint(1, 6, (20,)))
+    rev = frpt.Reverser(model, x)
+    value = torch.randn(20, 5, 8)
+    with torch.no_grad():
+        hook = model.embed.register_forward_hook(lambda *_: value)
+        wanted = model(*x)
+        hook.remove()
+    monkeypatch.setattr("frpt.reverse.forward.AT_ONCE", 8)
+    assert torch.equal(rev.run(x, "embed", value), wanted)
+    assert torch.equal(rev.run_on(x, "embed", value)[1], wanted)
+
+
 @pytest.mark.parametrize("margin", [-1, float("nan"), float("inf"), "a", True])
 def test_a_margin_is_a_finite_number(margin: object) -> None:
     with pytest.raises(OptionError, match="margin"):

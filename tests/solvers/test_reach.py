@@ -9,7 +9,7 @@ from torch import Tensor
 
 from frpt.errors import OptionError
 from frpt.options import Gate
-from frpt.solvers.base import row_norm
+from frpt.solvers.base import Range, row_norm
 from frpt.solvers.blocks.problem import Limits, Problem
 from frpt.solvers.blocks.reach import Reach
 from frpt.solvers.variation import Gatherer
@@ -54,6 +54,19 @@ def test_the_last_of_a_residual_is_spared_where_it_lies_more_than_a_norm_away() 
     assert torch.equal(near.value[1], full.value[1])  # within a norm nothing is spared
 
 
+def test_a_target_that_is_as_far_for_the_most_part_stays_met() -> None:
+    """A well-conditioned map: the last tenth costs a tenth of the way, so that nothing is won by leaving it."""
+    g = torch.Generator().manual_seed(0)
+    weight = torch.linalg.qr(torch.randn(9, 5, generator=g, dtype=torch.float64))[0]
+    a, missing = 0.1 * torch.randn(4, 9, generator=g, dtype=torch.float64), torch.randn(4, 5, generator=g).double()
+    p = Problem(lambda v, _: v @ weight, a, a @ weight + missing, a @ weight, Gate(), Limits(), stop_at=1e-3)
+    value = Reach().solve(p)[0].value
+    left, far = left_and_far(p, value)
+    assert float(far.min()) > 1
+    assert float(left.max()) <= 1e-3
+    torch.testing.assert_close(value, a + missing @ weight.T, rtol=1e-2, atol=1e-3)
+
+
 def test_what_is_spared_does_not_depend_on_companions() -> None:
     p = straight(1.0, 0.2, 0.04)
     together = Reach().solve(p)[0].value
@@ -85,5 +98,23 @@ def test_in_a_layers_variation_the_same() -> None:
     gathered.add(torch.randn(64, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), None)
     variation = gathered.variation(0.0).to(p.anchor)
     left, _ = left_and_far(p, Reach().solve_within(p, variation)[0].value)
-    assert float(left[1]) <= 0.1
+    assert float(left[1]) <= 1e-3
     assert 1e-3 < float(left[0]) <= 0.1
+
+
+def test_what_the_range_stops_near_the_anchor_goes_on() -> None:
+    """In a layer's variation with bounds, no sample within a norm keeps a part of its residual."""
+    g = torch.Generator().manual_seed(0)
+    weight = torch.randn(5, 12, generator=g, dtype=torch.float64)
+    a, to = (torch.randn(40, 12, generator=g, dtype=torch.float64).relu() for _ in range(2))
+
+    def out(v: Tensor, _: Tensor | None = None) -> Tensor:
+        return torch.tanh(0.3 * v @ weight.T)
+
+    near = a + 0.2 * (to - a)
+    p = Problem(out, a, out(near), out(a), Gate(), Limits(), Range(low=0.0), stop_at=1e-3)
+    gathered = Gatherer(torch.Size([12]))
+    gathered.add(torch.randn(300, 12, generator=g, dtype=torch.float64).relu(), None)
+    value = Reach().solve_within(p, gathered.variation(0.0).to(a))[0].value
+    left, far = left_and_far(p, value)
+    assert float(left[far < 0.5].max()) <= 1e-3

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Thread
+from threading import Event, Thread
 
 import torch
 
@@ -27,12 +27,20 @@ def threads_for(nbytes: int) -> Iterator[None]:
     if fitting == usual:
         yield
         return
+    # The number is this thread's, and that of threads that first use torch from now on: another one gives these theirs.
+    begun = Event()
+
+    def restore() -> None:
+        begun.wait()
+        torch.set_num_threads(usual)
+
+    other = Thread(target=restore)
+    other.start()
     try:
         torch.set_num_threads(fitting)
-        # The number is this thread's, and that of threads that will first use torch: these get the usual one back.
-        other = Thread(target=torch.set_num_threads, args=(usual,))
-        other.start()
+        begun.set()
         other.join()
         yield
     finally:
+        begun.set()
         torch.set_num_threads(usual)

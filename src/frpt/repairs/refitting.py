@@ -55,7 +55,7 @@ class Refitting:
     rounds: int = 2
     # Gauss–Newton steps. 1, 2 and 4: 11, 12 and 12 of 12; a damaged layer takes back 0.54, 0.63 and 0.66 of the loss.
     most_rounds: int = 6
-    gain: float = 0.1
+    gain: float = 0.2
     # Further steps, for as long as each takes back so much of the loss that the last one left: a layer that is all but
     # destroyed takes more of them than the layers behind it, which can make up for it at first
     # (benchmarks/planted_faults.py --falls 0.5).
@@ -235,17 +235,15 @@ class _Part:
         for i in range(1, self.options.looks[-1] + 1):
             if size <= 0:
                 return
-            changes = self._changes(own, p, passes)
-            bent = [_bent(at.out.detach(), at.rest.batch, v) for at, v in zip(passes, changes, strict=True)]
-            bend = sum(float((v.double() * b.double()).sum()) for v, b in zip(changes, bent, strict=True))
+            last = i == self.options.looks[-1]
+            bend, q = self._curved(own, p, passes, pull=not last)
             if bend <= 0:
                 return
             step = {n: step[n] + size / bend * p[n] for n in own}
             if i in self.options.looks:
                 yield step
-            if i == self.options.looks[-1]:
+            if last:
                 return
-            q = _summed(own, (at.pulled(b) for at, b in zip(passes, bent, strict=True)))
             r = {n: r[n] - size / bend * q[n] for n in own}
             size, old = _dot(r, r), size
             p = {n: r[n] + size / old * p[n] for n in own}
@@ -258,13 +256,23 @@ class _Part:
             passes.append(made if (left := left - rest.nbytes) >= 0 else made.dropped())
         return passes
 
-    def _changes(self, own: Weights, direction: Weights, passes: Sequence[_Pass]) -> list[Tensor]:
-        """J v, batch by batch. passes: at ``own``."""
+    def _curved(
+        self, own: Weights, direction: Weights, passes: Sequence[_Pass], *, pull: bool
+    ) -> tuple[float, Weights]:
+        """vᵀJᵀHJv, and JᵀHJv where it is wanted (else zero). passes: at ``own``."""
         apart = self.options.apart
         length = apart * (_dot(own, own) / _dot(direction, direction)) ** 0.5 or apart
-        moved = _moved(own, direction, length)
-        with torch.no_grad():
-            return [(at.rest.out(moved) - at.out.detach()) / length for at in passes]
+        moved, bend = _moved(own, direction, length), 0.0
+        curved = {n: torch.zeros_like(w) for n, w in own.items()}
+        for at in passes:
+            out = at.out.detach()
+            with torch.no_grad():
+                change = (at.rest.out(moved) - out) / length
+                bent = _bent(out, at.rest.batch, change)
+            bend += float((change.double() * bent.double()).sum())
+            if pull:
+                curved = {n: curved[n] + part for n, part in at.pulled(bent).items()}
+        return bend, curved
 
 
 def _stirred(own: Weights, share: float) -> Weights:

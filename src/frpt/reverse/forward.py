@@ -151,18 +151,18 @@ def behind(captured: Captured, node: Node, inputs: Inputs, value: Tensor | None)
 
     value: of the layer; with one, nothing before the layer is run.
     """
-    known = None
+    given = captured.given(inputs)
     if value is not None:
         shape = tuple(captured.size(n, inputs.batch) for n in node.meta["val"].shape)
         if shape != tuple(value.shape):
             raise InputError(f"{where(node)} has shape {shape}, got a value of {tuple(value.shape)}")
-        known = {node: value.detach().to(next(iter(inputs.tensors)).device)}
+        given[node] = value.detach().to(next(iter(inputs.tensors)).device, node.meta["val"].dtype)
     active = captured.downstream({node})
     rest = [n for n in captured.nodes if n in active and n is not node]
     side = {i for n in rest for i in n.all_input_nodes} - active | {node}
     if captured.output not in active:
         side.add(captured.output)
-    return Record(captured, inputs, side, known).values, rest
+    return captured.run(needed(captured, side, set(given)), given, side, inputs.batch), rest
 
 
 def usual_size(count: int, batch: int) -> int:

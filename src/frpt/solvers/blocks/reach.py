@@ -107,7 +107,8 @@ class Reach:
         value = torch.where(per_system(far, value), problem.anchor, value)
         reached = torch.where(per_system(far, reached), problem.output, reached)
         left = row_norm(problem.target - reached) > problem.enough
-        rest = (left if aim is not None else left & ~self._spared(problem, reached)).nonzero().squeeze(1)
+        given_up = self._spared(problem, reached) & (row_norm(solution.value) > inner.length)
+        rest = (left if aim is not None else left & ~given_up).nonzero().squeeze(1)
         if len(rest) == 0:
             return replace(solution, value=value), reached
         part = replace(
@@ -120,7 +121,11 @@ class Reach:
         return Solution(value, solution.fallback, solution.iterations.index_add(0, rest, more.iterations)), reached
 
     def _nearer(self, problem: Problem, solution: Solution, reached: Tensor) -> tuple[Solution, Tensor]:
-        """Features that are far from the anchor, given up for nearer ones that leave a little of the residual."""
+        """Features that are far from the anchor, given up for nearer ones that leave a little of the residual.
+
+        They have to save twice the share of the way that may be left of the residual: a target that is as far for the
+        most part stays met.
+        """
         if self.spare <= self.stop_at:
             return solution, reached
         far = row_norm(solution.value - problem.anchor) > problem.length
@@ -130,7 +135,7 @@ class Reach:
         part = replace(problem.part(rows), stop_at=self.spare, start=None)
         nearer, there = self._by_steps(part)
         way, before = (row_norm(v - part.anchor) for v in (nearer.value, solution.value[rows]))
-        better = self._spared(part, there) & (way < before)
+        better = self._spared(part, there) & (way <= (1 - 2 * self.spare) * before)
         passes = solution.iterations.index_add(0, rows, nearer.iterations)
         value, reached = solution.value.clone(), reached.clone()
         value[rows[better]], reached[rows[better]] = nearer.value[better], there[better]
