@@ -265,6 +265,24 @@ def test_a_large_batch_is_recorded_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.undo()
 
 
+@pytest.mark.parametrize("layer", ["1", "4"])
+@pytest.mark.parametrize(("end", "several"), [(nn.Softmax(1), False), (nn.Sigmoid(), False), (nn.Sigmoid(), True)])
+def test_a_final_softmax_or_sigmoid_changes_no_target(end: nn.Module, several: bool, layer: str) -> None:
+    """The same labels win, so the nearest feature is the same; large scores leave probabilities of 0 and 1."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 5)).eval()
+    with torch.no_grad():
+        plain[4].weight *= 40
+    x = torch.randn(64, 6)
+    y = torch.randint(2, (64, 5)) if several else torch.randint(5, (64,))
+    ours = frpt.Reverser(nn.Sequential(*plain, end), x[:4]).reconstruct(x, y, at=layer)
+    wanted = frpt.Reverser(plain, x[:4]).reconstruct(x, y, at="1" if layer == "1" else "out")
+    assert bool((ours.wins >= wanted.wins).all())
+    both = ours.wins & wanted.wins
+    assert float((ours.deviation / wanted.deviation.clamp_min(1e-9))[both & wanted.corrected].median()) < 1.01
+    assert float(ours.deviation[both].mean()) < 1.05 * float(wanted.deviation[both].mean())
+
+
 def test_a_side_value_of_the_batch_size_is_made_for_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last token of each sequence is picked by arange(batch)."""
 

@@ -26,6 +26,7 @@ from frpt.graph.plan import Plan, Unit
 from frpt.options import NearestWinning
 from frpt.reverse.backward import Walk
 from frpt.reverse.batch import Batch
+from frpt.reverse.forward import needed
 from frpt.reverse.network import Network
 from frpt.reverse.reconstruction import Reconstruction, UnitReport
 from frpt.solvers.base import UnitAxes, row_norm
@@ -58,7 +59,8 @@ class WholePath(Batch):
         reference: Variations | None = None,
     ) -> None:
         side = {node for plan in plans if plan.whole is not None for node in plan.whole.side}
-        super().__init__(network, embedder, inputs, plans, y, known, side, ())
+        self.scores: Node = network.captured.activation()[1] if embedder.margin is None else network.captured.output
+        super().__init__(network, embedder, inputs, plans, y, known, {*side, self.scores}, ())
         assert self.preset.nearest is not None
         self.options: NearestWinning = self.preset.nearest
         self.gate = replace(self.preset.gate, deviation=min(self.preset.gate.deviation, self.options.farthest))
@@ -112,36 +114,49 @@ class WholePath(Batch):
 
     def _winning(self, plan: Plan, path: Unit, margin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One label a sample; the anchor where no feature is found in which it wins."""
-        contest, at = self._contest(path, margin, quick=True)
+        contest, at = self._contest(*self._of_scores(path, margin), quick=True)
         found = self._found(plan, contest, self.index)
         value = at.input.back(found.value).to(self.record.values[path.source].dtype)
         out = self.record.run(path, value, self.index)
         turned = (found.wins & ~self._right(out)).nonzero().squeeze(1)
-        if len(turned):  # by rounding: once more with the model's own
-            exact = self._contest(path, margin, quick=False)[0].part(turned)
+        if len(turned):  # by rounding: once more with the model's own, at the very output
+            exact = self._contest(path, margin, self.embedder, quick=False)[0].part(turned)
             found = found.put(turned, self._found(plan, exact, self.index[turned]))
             value = at.input.back(found.value).to(value.dtype)
             out = self.record.run(path, value, self.index)
         value, out = self._kept(path, value, out)
         return value, out, _FORWARD * found.forwards.double() + _BACKWARD * found.iterations.double()
 
-    def _contest(self, path: Unit, margin: Tensor, *, quick: bool) -> tuple[Contest, UnitAxes]:
+    def _of_scores(self, path: Unit, margin: Tensor) -> tuple[Unit, Tensor, Embedder]:
+        """The path up to the scores before a final softmax or sigmoid, in which the same labels win; their margins.
+
+        Probabilities near 0 and 1 hardly move with their feature, so that steps along their gradients lead astray.
+        """
+        if self.scores is self.captured.output or self.scores not in (path.source, *path.nodes):
+            return path, margin, self.embedder
+        known = {path.source, *path.side}
+        nodes = tuple(n for n in needed(self.captured, {self.scores}, known) if n in path.nodes)
+        embedder = replace(self.embedder, threshold=0.0)
+        scores = self.record.batch_axis(self.scores).front(self.record.values[self.scores])
+        return replace(path, sink=self.scores, nodes=nodes), embedder.margins(scores, self.binary), embedder
+
+    def _contest(self, path: Unit, margin: Tensor, embedder: Embedder, *, quick: bool) -> tuple[Contest, UnitAxes]:
         """Which label shall win at the end of the path, for the samples to be corrected; where samples are."""
         fn, anchor, _, at = self.record.block(path, self.index, quick=quick)
         label = self.y[self.index]
         if self.binary:
-            fn, label = self._opposed(fn)
+            fn, label = self._opposed(fn, embedder)
         contest = Contest(
             fn, anchor, label, margin[self.index].to(anchor.dtype), self.gate,
             self.network.range(path.source), repeats=self.captured.dynamic,
         )  # fmt: skip
         return contest, at
 
-    def _opposed(self, fn: BlockFunction) -> tuple[BlockFunction, Tensor]:
+    def _opposed(self, fn: BlockFunction, embedder: Embedder) -> tuple[BlockFunction, Tensor]:
         """Labels of yes and no as a contest of classes: the path to its scores, and class ids."""
         mine = self.y[self.index]
-        label = self.embedder.opposed(self.axis.take(self.output, self.index), mine)[1]
-        return lambda a, rows: self.embedder.opposed(fn(a, rows), mine[rows])[0], label
+        label = embedder.opposed(self.axis.take(self.output, self.index), mine)[1]
+        return lambda a, rows: embedder.opposed(fn(a, rows), mine[rows])[0], label
 
     def _found(self, plan: Plan, contest: Contest, index: Tensor) -> Winning:
         """The features in which labels win by their margin, or else by a hair. index: the contest's samples."""
