@@ -295,4 +295,4 @@ def test_pieces() -> None:
     assert accuracy(out, y).tolist() == [0.5, 0.0]
     expected = -(torch.sigmoid(out[0]).log().sum() + torch.sigmoid(-out[1, 0]).log()) / 3
     torch.testing.assert_close(task_loss(out, y), expected)
-    torch.testing.assert_close(task_loss(out.sigmoid(), y, threshold=0.5), expected)
+    torch.testing.assert_close(task_loss(out.sigmoid(), y, ends="sigmoid"), expected)

@@ -121,6 +121,14 @@ def test_a_sound_network_has_no_suspects() -> None:
     assert "No single layer stands out" in said(found)
 
 
+def test_refits_that_all_failed_say_nothing() -> None:
+    before = losses()
+    found = Refits(before, {"a": before, "b": before, "c": before}).ranked()
+    text = said(found)
+    assert "did not lower the loss" in text
+    assert "is the best of them" not in text
+
+
 def test_without_a_loss_there_is_no_fault() -> None:
     none = np.zeros(10)
     found = Refits(none, {"a": none, "b": none}).ranked()

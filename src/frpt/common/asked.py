@@ -4,7 +4,7 @@
     yes or no to m entries          s = ±z, m rows                         right where all z are on their side of 0
     an output target of m entries   s = target − z, m rows                 right where ‖s‖ is small
 
-z are the outputs; where the network ends in a sigmoid and labels say yes or no, the logits of its probabilities.
+z are the outputs; where the network ends in a softmax or a sigmoid, the scores that its probabilities are of.
 Called by ``frpt.repairs``: ``nearest_weights``, ``controls``, ``memory`` and ``repair``.
 """
 
@@ -37,11 +37,11 @@ def task_of(labels: Tensor) -> Task:
 class Asked:
     """The labels of some samples. labels: (N,) class ids, (N, m) of yes and no, or output targets (N, ...).
 
-    probabilities: whether the network ends in a sigmoid.
+    ends: "softmax" or "sigmoid" where the network ends in one.
     """
 
     labels: Tensor
-    probabilities: bool = False
+    ends: str = ""
 
     @property
     def task(self) -> Task:
@@ -49,19 +49,17 @@ class Asked:
 
     def part(self, rows: Tensor | slice) -> Asked:
         """Some of the samples."""
-        return Asked(self.labels[rows], self.probabilities)
+        return Asked(self.labels[rows], self.ends)
 
     def rows(self, outputs: Tensor) -> list[Tensor]:
         """s: for each row (N,), the samples together."""
         if self.task == "regression":
             return list(self.missing(outputs).T)
+        z = scores(outputs, self.task, self.ends)
         if self.task == "classification":
-            return [lead(outputs, self.labels)]
-        z = logits(outputs, self.probabilities).flatten(1) if outputs.dim() > 1 else self._alone(outputs)
+            return [lead(z, self.labels)]
+        z = z.flatten(1) if z.dim() > 1 else z[:, None]
         return list((signs(z, self.labels) * z).T)
-
-    def _alone(self, outputs: Tensor) -> Tensor:
-        return logits(outputs, self.probabilities)[:, None]
 
     def win(self, outputs: Tensor) -> Tensor:
         """(N,) bool: the labels win, strictly; not for output targets."""
@@ -81,36 +79,40 @@ def lead(outputs: Tensor, labels: Tensor) -> Tensor:
     return outputs.gather(1, own).squeeze(1) - outputs.scatter(1, own, -torch.inf).logsumexp(1)
 
 
-def logits(outputs: Tensor, probabilities: bool) -> Tensor:
-    """The outputs themselves, or the logits of probabilities."""
-    return torch.logit(outputs, eps=_LOGIT) if probabilities else outputs
+def scores(outputs: Tensor, task: Task, ends: str) -> Tensor:
+    """The outputs themselves, or the scores whose softmax or sigmoid they are; of a softmax log p, up to a constant."""
+    if task == "regression" or not ends:
+        return outputs
+    if ends == "softmax" and task == "classification":
+        return outputs.clamp_min(torch.finfo(outputs.dtype).tiny).log()
+    return torch.logit(outputs, eps=_LOGIT)
 
 
-def drawn(output: Tensor, task: Task, probabilities: bool, generator: torch.Generator) -> Tensor:
+def drawn(output: Tensor, task: Task, ends: str, generator: torch.Generator) -> Tensor:
     """Σ_n −log p(y_n|x_n) of labels drawn from the network's own output, differentiable by it."""
     if not bool(torch.isfinite(output).all()):
         raise NonFiniteError("the network's output is NaN or infinite for some of the old inputs")
     if task == "regression":
         return (torch.randn(output.shape, generator=generator).to(output) * output).sum()
+    z = scores(output, task, ends)
     if task == "binary":
-        z = logits(output, probabilities)
         yes = torch.bernoulli(z.detach().double().sigmoid().cpu(), generator=generator).to(z)
         return F.binary_cross_entropy_with_logits(z, yes, reduction="sum")
-    scores = output.movedim(1, -1).flatten(0, -2).log_softmax(-1)
-    chances = scores.detach().double().exp().cpu()
-    labels = torch.multinomial(chances, 1, generator=generator).to(output.device)
-    return -scores.gather(1, labels).sum()
+    chances = z.movedim(1, -1).flatten(0, -2).log_softmax(-1)
+    labels = torch.multinomial(chances.detach().double().exp().cpu(), 1, generator=generator).to(output.device)
+    return -chances.gather(1, labels).sum()
 
 
-def divergence(before: Tensor, after: Tensor, task: Task, probabilities: bool = False) -> Tensor:
+def divergence(before: Tensor, after: Tensor, task: Task, ends: str = "") -> Tensor:
     """KL(p_before ‖ p_after) of each sample: (N,). Of regression: of normal distributions of the outputs' variance."""
     if task == "regression":
         variance = before.double().var(0, unbiased=False).mean()
         return (after - before).double().square().reshape(len(before), -1).sum(1) / (2 * variance)
+    was, now = (scores(v, task, ends) for v in (before, after))
     if task == "binary":
-        was, now = (logits(v, probabilities).reshape(len(v), -1) for v in (before, after))
+        was, now = (v.reshape(len(v), -1) for v in (was, now))
         p = was.sigmoid()
         each = p * (F.logsigmoid(was) - F.logsigmoid(now)) + (1 - p) * (F.logsigmoid(-was) - F.logsigmoid(-now))
         return each.sum(1)
-    was, now = before.log_softmax(1), after.log_softmax(1)
+    was, now = was.log_softmax(1), now.log_softmax(1)
     return (was.exp() * (was - now)).reshape(len(before), -1).sum(1)

@@ -155,7 +155,7 @@ class Control(Problem):
         outputs, before = self._run(self.old.taken(rows), weights), self.taught[rows.to(self.taught.device)]
         if self.asked.task == "regression":
             return (outputs - before).square().sum() / (2 * len(rows))
-        return divergence(before, outputs, self.asked.task, self.asked.probabilities).mean()
+        return divergence(before, outputs, self.asked.task, self.asked.ends).mean()
 
 
 def diagonal(c: Curvature) -> Tensor:

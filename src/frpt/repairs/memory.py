@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from frpt.common.asked import TASKS, Task, divergence, drawn, logits
+from frpt.common.asked import TASKS, Task, divergence, drawn, scores
 from frpt.common.batch_axis import BatchAxis
 from frpt.datasets.labelled import LabelledSamples
 from frpt.datasets.pairs import CollateFn
@@ -336,7 +336,7 @@ def _passes(
     for inputs in batches:
         forward = Pass(captured, maps, inputs)
         with torch.enable_grad():
-            surprise = drawn(forward.output, task, captured.activation()[0] == "sigmoid", generator)
+            surprise = drawn(forward.output, task, captured.activation()[0], generator)
         gradients = Gradients(captured, [forward.gradients(surprise)])
         for m in maps:
             yield m, [(k.float(), g.float()) for k, g in next(gradients.pairs(m))]
@@ -408,7 +408,7 @@ def _scale(
     if task == "regression":
         labels = output + (output.roll(1, 0) - output) / 10
     elif task == "binary":
-        labels = _turned(logits(output, captured.activation()[0] == "sigmoid"))
+        labels = _turned(scores(output, task, captured.activation()[0]))
     elif output.dim() == 2 and output.shape[1] > 1:
         labels = output.topk(2).indices[:, 1]
     else:
@@ -418,8 +418,8 @@ def _scale(
     predicted = problem.half_distance(change)
     weights = problem.weights(change)
     after = [captured.output_of(part, weights) for part in parts]
-    probable = captured.activation()[0] == "sigmoid"
-    real = float(divergence(torch.cat(before).double(), torch.cat(after).double(), task, probable).mean())
+    ends = captured.activation()[0]
+    real = float(divergence(torch.cat(before).double(), torch.cat(after).double(), task, ends).mean())
     return real / predicted if predicted > 0 and math.isfinite(real) else 1.0
 
 

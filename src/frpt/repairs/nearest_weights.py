@@ -131,7 +131,7 @@ class Problem:
         right: Right | None = None,
     ) -> None:
         self.captured, self.maps, self.inputs, self.labels, self.options = captured, list(maps), inputs, labels, options
-        self.asked = Asked(labels, captured.activation()[0] == "sigmoid")
+        self.asked = Asked(labels, captured.activation()[0])
         self.present = {node: captured.weight(node) for m in maps for node in m.nodes}
         self.start = {m.name: working(m.matrix(self.present)) for m in maps}
         self.plain = {m.name: metric[m.name].to(self.start[m.name]) for m in maps}

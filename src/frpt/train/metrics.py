@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from frpt.common.asked import scores
 from frpt.common.yes_no import are_yes_no, lead, signs
 from frpt.embed import class_dim
 from frpt.errors import LabelError, OptionError
@@ -131,10 +132,11 @@ def metric_of(
     return known[choice]
 
 
-def task_loss(outputs: Tensor, labels: Tensor, threshold: float = 0.0) -> Tensor:
+def task_loss(outputs: Tensor, labels: Tensor, ends: str = "") -> Tensor:
     """Cross-entropy for class ids (-100 is ignored), mean squared error for floating-point labels.
 
-    The binary cross-entropy for labels of yes and no: of logits, or of probabilities where their threshold is 1/2.
+    The binary cross-entropy for labels of yes and no. ends: "softmax" or "sigmoid" where the network ends in one, so
+    that its outputs are probabilities.
     """
     if labels.is_floating_point():
         if labels.shape != outputs.shape:
@@ -145,10 +147,11 @@ def task_loss(outputs: Tensor, labels: Tensor, threshold: float = 0.0) -> Tensor
     if are_yes_no(outputs.shape, labels):
         sign = signs(outputs, labels)
         wanted, counts = (sign > 0).to(outputs.dtype), (sign != 0).to(outputs.dtype)
-        each = F.binary_cross_entropy if threshold else F.binary_cross_entropy_with_logits
+        each = F.binary_cross_entropy if ends == "sigmoid" else F.binary_cross_entropy_with_logits
         return each(outputs, wanted, counts, reduction="sum") / counts.sum().clamp_min(1)
     axis = class_dim(outputs, labels)
-    return F.cross_entropy(outputs if axis == 1 else outputs.movedim(axis, 1), labels)
+    z = scores(outputs, "classification", ends)
+    return F.cross_entropy(z if axis == 1 else z.movedim(axis, 1), labels)
 
 
 def check_labels(labels: Tensor, outputs: Tensor, what: str) -> None:

@@ -27,6 +27,7 @@ from frpt.datasets.labelled import spread
 from frpt.datasets.pairs import fetch
 from frpt.errors import BatchNormWarning, FrptError, InputError, OptionError, ProcessError, TapError
 from frpt.graph.inputs import Inputs, Picker, pick
+from frpt.graph.names import OUTPUT
 from frpt.reverser import Reverser, ReverserOptions, make_reverser
 from frpt.solvers.blocks.mean_jacobian import MeanJacobian
 from frpt.solvers.variation import check_known
@@ -165,7 +166,7 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
         _, labels = fetch(request.val, spread(len(request.val), _LOOKS))
         check_labels(labels, out[:1].expand(len(labels), *out.shape[1:]), "the validation set")
     rev = request.reverser_on(model, example)
-    threshold = rev.embedder.threshold
+    threshold, ends = rev.embedder.threshold, rev.node(OUTPUT)[0].activation()[0]
     metric = metric_of(t.metric, kind, threshold)
     _check_tap(model, rev, at, example, out)
     frozen = freeze(model, rev, at, whole_train=t.whole_train, batch_norm=t.batch_norm)
@@ -173,7 +174,7 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
     _warn_of_statistics(request, model, fabric)
     stored = _store(request, rev, fabric, stack)
     supervision = _supervision(request, model, rev, stored, stack)
-    objective = Objective(fabric, t.task_loss or partial(task_loss, threshold=threshold), output, supervision)
+    objective = Objective(fabric, t.task_loss or partial(task_loss, ends=ends), output, supervision)
     return Ready(request, fabric, model, rev, frozen, objective, metric, stored)
 
 

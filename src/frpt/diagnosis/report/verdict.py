@@ -84,6 +84,11 @@ def _of_fault(d: Findings, first: LayerFinding) -> str:
             f"Refitting any of them alone takes back about as much of the loss on samples it was not fitted to, "
             f"{_called(first.name)} {_share(first)}, {_called(least.name)} {_share(least)}."
         )
+    if first.fault <= 0:
+        return (
+            "No single layer stands out: refitting any of them alone did not lower the loss on samples it was not "
+            "fitted to, which says nothing of where a fault is."
+        )
     if not d.suspects:
         return f"No single layer stands out: {_called(first.name)} is the best of them, and {taken}."
     *some, last = map(_called, d.suspects)
