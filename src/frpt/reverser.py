@@ -123,7 +123,8 @@ class Reverser:
             ``Preset`` of your own.
         embed: how labels become output targets: "nearest", "max_assign", "one_hot", "regression", or a function
             (output, y) -> target.
-        margin: by how much the label's score shall exceed every other; by default a hair, relative to the scores.
+        margin: by how much the label's score shall exceed every other; by default a hair, relative to the scores, and
+            where no feature with such a lead is found, a hair as well.
         class_dim: the output's class axis, where shapes leave it open.
         ignore_index: the class id of labels that are not looked at.
         blocks: of a walk op by op: "finest" cut points, "stages" (residual and attention modules whole), or module

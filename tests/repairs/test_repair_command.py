@@ -29,6 +29,10 @@ def old() -> TensorDataset:
     return TensorDataset(x, net()(x).argmax(1))
 
 
+def old_tensors() -> tuple[torch.Tensor, ...]:
+    return old().tensors
+
+
 def failures() -> TensorDataset:
     x = torch.randn(12, 4, generator=torch.Generator().manual_seed(2))
     return TensorDataset(x, (net()(x).argmax(1) + 1) % 3)
@@ -44,6 +48,8 @@ def test_from_files_to_files(tmp_path: Path) -> None:
     memory, out = tmp_path / "memory", tmp_path / "fix"
     said = run("remember", f"{HERE}:net", "--data", f"{HERE}:old", "--out", str(memory))
     assert "Memory(300 inputs, 2 weights" in said
+    pair = run("remember", f"{HERE}:net", "--data", f"{HERE}:old_tensors", "--out", str(tmp_path / "of tensors"))
+    assert "Memory(300 inputs, 2 weights" in pair
     said = run("repair", f"{HERE}:net", "--data", f"{HERE}:failures", "--memory", str(memory), "--out", str(out),
                "--budget", "1.0")  # fmt: skip
     assert "12 failing samples" in said

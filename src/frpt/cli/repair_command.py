@@ -56,8 +56,11 @@ def remember(
 
     with errors():
         check_folder(out)
+        old = load_data(data)
+        if isinstance(old, tuple) and len(old) == 2:  # (inputs, labels), as every command takes a data set
+            old = old[0]
         memory = make(
-            _network(model, weights), load_data(data), task=_task(regression, binary),
+            _network(model, weights), old, task=_task(regression, binary),
             samples=samples, seed=seed, output=picker(output), workers=workers,
         )  # fmt: skip
         console.print(f"{memory!r} written to {memory.save(out)}", markup=False)
