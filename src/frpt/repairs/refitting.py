@@ -55,7 +55,7 @@ class Refitting:
     rounds: int = 2
     # Gauss–Newton steps. 1, 2 and 4: 11, 12 and 12 of 12; a damaged layer takes back 0.54, 0.63 and 0.66 of the loss.
     most_rounds: int = 6
-    gain: float = 0.2
+    gain: float = 0.1
     # Further steps, for as long as each takes back so much of the loss that the last one left: a layer that is all but
     # destroyed takes more of them than the layers behind it, which can make up for it at first
     # (benchmarks/planted_faults.py --falls 0.5).
