@@ -56,9 +56,10 @@ class Refitting:
     # Gauss–Newton steps. 1, 2 and 4: 11, 12 and 12 of 12; a damaged layer takes back 0.54, 0.63 and 0.66 of the loss.
     most_rounds: int = 6
     gain: float = 0.1
-    # Further steps, for as long as each takes back so much of the loss that the last one left: a layer that is all but
-    # destroyed takes more of them than the layers behind it, which can make up for it at first
-    # (benchmarks/planted_faults.py --falls 0.5).
+    running: float = 2 / 3
+    # Further steps of layers that take back so much (running) of what the first one does, for as long as each takes
+    # back such a share (gain) of what the last one left: a layer that is all but destroyed takes more steps than those
+    # behind it, which can make up for it at first (benchmarks/planted_faults.py --falls 0.5).
     looks: tuple[int, ...] = (1, 2, 3)
     # CG steps after which the held-out loss is looked at. Up to 3, 6 and 12: 12 of 12, 0.63, 0.63 and 0.64 of the loss.
     halvings: int = 3
@@ -105,16 +106,23 @@ def _fold(
     own: Mapping[str, Sequence[str]],
     options: Refitting,
 ) -> tuple[Array, dict[str, Array]]:
-    """The losses of one half before, and with layers refitted to the other."""
+    """The losses of one half before, and with layers refitted to the other; those in the running go on."""
     with torch.no_grad():
         start = np.concatenate([_loss(b.start, b).double().cpu().numpy() for b in held])
-    after = {}
+    parts = {}
     for layer, before in zip(layers, [*layers[1:], None], strict=True):
         names = set(own[layer])
         weights = {n: p.detach() for n, p in rev.model.named_parameters() if n in names and p.is_floating_point()}
-        part = _Part([b.behind(before) for b in fitted], [b.behind(before) for b in held], options)
-        after[layer] = part.refitted(weights, start) if weights else start
-    return start, after
+        if weights:
+            one, other = ([b.behind(before) for b in half] for half in (fitted, held))
+            parts[layer] = _Part(one, other, options, weights, start)
+    for part in parts.values():
+        part.refit(options.rounds)
+    most = max((start.sum() - part.lowest.sum() for part in parts.values()), default=0.0)
+    for part in parts.values():
+        if start.sum() - part.lowest.sum() >= options.running * most:
+            part.refit(options.most_rounds - options.rounds, options.gain)
+    return start, {layer: parts[layer].lowest if layer in parts else start for layer in layers}
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,31 +202,35 @@ class _Pass:
 
 
 class _Part:
-    """The network from one layer's input on, as a function of that layer's weights."""
+    """The network from one layer's input on, as a function of that layer's weights.
 
-    def __init__(self, fitted: Sequence[_Rest], held: Sequence[_Rest], options: Refitting) -> None:
+    own, lowest: the weights with the least held-out losses so far, and these. before: their sum a round ago.
+    """
+
+    def __init__(
+        self, fitted: Sequence[_Rest], held: Sequence[_Rest], options: Refitting, own: Weights, start: Array
+    ) -> None:
         self.fitted, self.held, self.options = fitted, held, options
+        self.own, self.lowest, self.before = own, start, np.inf
 
-    def refitted(self, own: Weights, start: Array) -> Array:
-        """The held-out losses with the weights for which they are least, of all that were tried. start: as it is."""
-        lowest = start
-        for done in range(self.options.most_rounds):
-            best, first, before = own, None, lowest.sum()
+    def refit(self, rounds: int, gain: float = 0.0) -> None:
+        """Further steps, at most so many, while the last one has taken back such a share of what there was."""
+        for _ in range(rounds):
+            if not self.lowest.sum() < (1 - gain) * self.before:
+                return
+            own, first, self.before = self.own, None, self.lowest.sum()
             for step in self._steps(_stirred(own, self.options.stir)):
                 first = first or step
-                lowest, best = self._better(lowest, best, _moved(own, step, 1.0))
+                self._look(_moved(own, step, 1.0))
             for i in range(1, self.options.halvings + 1):
-                if best is own and first is not None:
-                    lowest, best = self._better(lowest, best, _moved(own, first, 0.5**i))
-            if best is own or (done + 1 >= self.options.rounds and lowest.sum() > (1 - self.options.gain) * before):
-                break
-            own = best
-        return lowest
+                if self.own is own and first is not None:
+                    self._look(_moved(own, first, 0.5**i))
 
-    def _better(self, lowest: Array, best: Weights, point: Weights) -> tuple[Array, Weights]:
-        """The held-out losses and the weights with the lower sum."""
+    def _look(self, point: Weights) -> None:
+        """Keep the weights if their held-out losses are less."""
         losses = self._losses(point)
-        return (losses, point) if losses.sum() < lowest.sum() else (lowest, best)
+        if losses.sum() < self.lowest.sum():
+            self.own, self.lowest = point, losses
 
     def _losses(self, own: Weights) -> Array:
         """(n,), of the held-out samples."""

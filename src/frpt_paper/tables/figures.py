@@ -5,6 +5,7 @@ Experiments call it and hand the figure to their report, which saves it as PNG a
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -209,7 +210,7 @@ def planners(data: pd.DataFrame, title: str) -> Figure:
         ax.set_ylabel(f"c_rec = {c:g}\npoints of PDMS")
         ax.grid(axis="y")
     panels[0].set_title(f"{title}:\ngain over back-propagation")
-    panels[-1].set_xticks(range(len(layers)), layers)
+    panels[-1].set_xticks(range(len(layers)), [textwrap.fill(name, 18) for name in layers])
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
