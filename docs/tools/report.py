@@ -1,4 +1,4 @@
-"""Draws docs/figures/report.png, two parts of a report: ``python docs/tools/report.py --data DIR`` (CIFAR-10, Chromium).
+"""Draws docs/figures/report.png, two parts of a report (CIFAR-10, Chromium): ``python docs/tools/report.py --data DIR``
 
 The small CIFAR-10 network with noise in the weights of its second stage, diagnosed on 3,000 test images.
 """
@@ -56,7 +56,7 @@ def main() -> None:
         page.add_style_tag(content=f"header.top, footer, main > :not(script){hidden} {{ display: none !important; }}")
         page.locator("main").screenshot(path=str(ROOT / "docs" / "figures" / "report.png"))
         browser.close()
-    print(found.suspects, {name: round(fault, 3) for name, fault in ((l.name, l.fault) for l in found.layers)})
+    print(found.suspects, {layer.name: round(layer.fault, 3) for layer in found.layers})
 
 
 if __name__ == "__main__":
