@@ -28,7 +28,7 @@ def conv2d(
     """As ``aten.conv2d``; columns (signals written as images of width 1) are laid on their side, channels last.
 
     A forward and backward pass of CREPE takes a sixteenth of the time with it. Images stay as they are, since channels
-    last brings ResNets 7 to 16 % (``benchmarks/layout.py``).
+    last brings ResNets 5 to 14 % (``benchmarks/layout.py``).
     """
     conv = torch.ops.aten.conv2d.default
     column = x.dim() == _PLANE and x.shape[3] == weight.shape[3] == 1 and _pair(padding)[1] == 0

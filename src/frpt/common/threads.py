@@ -13,7 +13,8 @@ from threading import Event, Thread
 import torch
 
 _WORTH = 2**22
-"""Bytes of a pass that a thread is worth. benchmarks/threads.py: with less, two were not quicker than one."""
+"""Bytes of a pass that a thread is worth. Set by hand on five networks: with less than twice that a second one brought
+14 % at most. What busy neighbours do then: benchmarks/threads.py."""
 
 
 @contextmanager

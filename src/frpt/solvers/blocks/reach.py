@@ -38,7 +38,7 @@ class Reach:
             ``benchmarks/halves.py``: paths to few scores take fewer.
         stop_at: share of the output's residual that may be left; less costs more passes (a tenth more for half of it).
         spare: share of the residual that may be left where an output target takes more than the anchor's own norm to
-            reach: the nearest feature that leaves no more is the answer then. The last of it can cost most of the way
+            reach: a feature that leaves no more is the answer then, if it saves twice that share of the way. The last of it can cost most of the way
             (behind a ViT's last norm 2.0 norms for all and 0.6 for nine tenths, benchmarks/driving_targets.py), and
             ``repair`` counts an output as met with so much.
         rounds: most times the target moves; each of them stops by itself. Chosen by hand.
