@@ -38,9 +38,9 @@ class Reach:
             ``benchmarks/halves.py``: paths to few scores take fewer.
         stop_at: share of the output's residual that may be left; less costs more passes (a tenth more for half of it).
         spare: share of the residual that may be left where an output target takes more than the anchor's own norm to
-            reach: a feature that leaves no more is the answer then, if it saves twice that share of the way. The last of it can cost most of the way
-            (behind a ViT's last norm 2.0 norms for all and 0.6 for nine tenths, benchmarks/driving_targets.py), and
-            ``repair`` counts an output as met with so much.
+            reach: a feature that leaves no more is the answer then, if it saves twice that share of the way. The last
+            of the residual can cost most of the way (behind a ViT's last norm 2.0 norms for all and 0.6 for nine
+            tenths, benchmarks/driving_targets.py), and ``repair`` counts an output as met with so much.
         rounds: most times the target moves; each of them stops by itself. Chosen by hand.
         newton: the solver for few outputs.
         heavy_ball: takes on what ``newton`` leaves, at about a tenth of the passes of further steps of its.
