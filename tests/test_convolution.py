@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
+from torch import nn
 
+import frpt
 from frpt.common.convolution import conv2d
 
 
@@ -29,3 +33,23 @@ def test_value_and_gradients_are_pytorchs(
     back = torch.randn(ours.shape, generator=g, dtype=torch.float64)
     for mine, other in zip(*(torch.autograd.grad(out, leaves, back) for out in (ours, theirs)), strict=True):
         torch.testing.assert_close(mine, other)
+
+
+def test_a_quick_reverser_records_in_the_quick_layout_and_answers_the_same() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, (9, 1), (2, 1)), nn.ReLU(), nn.Conv2d(4, 4, (5, 1)), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)
+    ).eval()
+    x = torch.randn(12, 1, 40, 1)
+    right = model(x).argmax(1)
+    rev = frpt.Reverser(model, x[:4])
+    with mock.patch("frpt.graph.capture.conv2d", side_effect=conv2d) as quick:
+        rev.reconstruct(x, right, at="1")
+        assert quick.call_count == 0
+        rev.quickly().reconstruct(x, right, at="1")
+        assert quick.call_count == 2
+        rev.reconstruct(x, right, at="1")
+        assert quick.call_count == 2
+    exact, other = (r.reconstruct(x, (right + 1) % 3, at="1") for r in (rev, rev.quickly()))
+    assert bool(other.wins.all())
+    torch.testing.assert_close(other.target, exact.target, rtol=1e-3, atol=1e-4)

@@ -89,3 +89,13 @@ def test_saturated_probabilities_are_looked_through() -> None:
         model[3].bias[1] = 1e3
     rev = frpt.Reverser(model, X)
     assert rev.plan("2").note == ""
+
+
+def test_a_diagnosis_names_them() -> None:
+    torch.manual_seed(0)
+    model = network(Residual(5, 1e-6))
+    x = torch.randn(40, 3, 8, 8)
+    y = (model(x).argmax(1) + (torch.arange(40) % 3 == 0)) % 4
+    found = frpt.diagnose(model, (x, y), at=["1", "1.conv"], gallery=0, progress=False)
+    assert list(found.unmoved) == ["1.conv"]
+    assert "At 1.conv the output hardly follows this layer" in str(found)

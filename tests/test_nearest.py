@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import frpt
-from frpt.errors import LabelError, OptionError
+from frpt.errors import LabelError, MarginWarning, OptionError
 from frpt.options import PRESETS
 from tests.conftest import Captured
 from tests.models import VGG, FixedBatch, ResNet, Segmenter, SequenceFirst, ViT, mlp
@@ -323,6 +324,42 @@ def test_a_margin_out_of_reach_still_leaves_a_win() -> None:
     rec = frpt.Reverser(model, x, margin=50.0).reconstruct(x, y, at="0")
     assert bool(rec.corrected.all())
     assert float(rec.wins.double().mean()) > 0.7
+
+
+@pytest.mark.parametrize("preset", ["default", "paper", "online"])
+@pytest.mark.parametrize("margin", [0.5, 5.0, 1e6])
+def test_a_margin_that_is_not_there_is_told(preset: str, margin: float) -> None:
+    """``margin_met`` is what running on from the target says; the text has the count, and one warning is given."""
+    torch.manual_seed(0)
+    model, x = mlp((6, 24, 24, 4)).eval(), torch.randn(60, 6)
+    y, rev = wrong_for_some(model, x), frpt.Reverser(model, x, preset=preset, margin=margin)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        both = rev.reconstruct(x, y, at=["1", "out"])
+    rec = both["1"]
+    out = rev.run(x, "1", rec.target).double()
+    lead = out.gather(1, y[:, None]).squeeze(1) - out.scatter(1, y[:, None], -torch.inf).amax(1)
+    there = lead >= 0.99 * margin
+    assert rec.margin_met is not None
+    assert torch.equal(rec.margin_met, there)
+    found = [w for w in told if w.category is MarginWarning]
+    assert len(found) == (not all(bool(r.margin_met.all()) for r in both.values() if r.margin_met is not None))
+    assert all(w.filename == __file__ and f"margin of {margin:g} is missing" in str(w.message) for w in found)
+    count = int(rec.corrected.sum())
+    assert f"the margin is there in {int((there & rec.corrected).sum())} of {count}" in str(rec)
+    if margin == 1e6:
+        assert not there.any()
+        assert found
+
+
+def test_without_a_margin_nothing_is_said_of_one() -> None:
+    torch.manual_seed(0)
+    model, x = mlp((6, 24, 24, 4)).eval(), torch.randn(20, 6)
+    rec = frpt.Reverser(model, x).reconstruct(x, wrong_for_some(model, x), at="1")
+    assert rec.margin_met is None
+    assert "margin" not in str(rec)
+    outputs = frpt.Reverser(model, x, margin=0.5).reconstruct(x, torch.randn(20, 4), at="1")
+    assert outputs.margin_met is None
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])

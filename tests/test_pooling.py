@@ -1,4 +1,4 @@
-"""Max-pooling over 2×2: what PyTorch's gives, in every kind of derivative."""
+"""Max-pooling over pairs and over 2×2: what PyTorch's gives, in every kind of derivative."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import jacfwd, jacrev, jvp, vjp, vmap
 
-from frpt.graph import pooling
-from frpt.graph.pooling import MaxPool2x2, max_pool2d
+from frpt.common import pooling
+from frpt.common.pooling import MaxPool2x2, max_pool2d
 
 
 @pytest.fixture(autouse=True)
 def whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooling, "_WORTH", 0)
+    monkeypatch.setattr(pooling, "_WORTH", {1: 0, 2: 0})
 
 
 def features(*shape: int, ties: bool = False) -> torch.Tensor:
@@ -22,36 +22,65 @@ def features(*shape: int, ties: bool = False) -> torch.Tensor:
     return x.mul(1.5).round() if ties else x
 
 
+WINDOWS = [2, (2, 1), (1, 2)]
+
+
 @pytest.mark.parametrize("ties", [False, True])
-def test_value_and_gradient_are_pytorchs_also_among_equal_entries(ties: bool) -> None:
-    x = features(5, 3, 8, 6, ties=ties)
-    grad = features(5, 3, 4, 3)
-    ours, back = vjp(lambda v: max_pool2d(v, 2), x)
-    theirs, their_back = vjp(lambda v: F.max_pool2d(v, 2), x)
-    assert torch.equal(ours, theirs)
-    assert torch.equal(back(grad)[0], their_back(grad)[0])
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("shape", [(5, 3, 8, 6), (5, 3, 8, 1), (5, 3, 1, 8)])
+def test_value_and_gradient_are_pytorchs_also_among_equal_entries(
+    shape: tuple[int, ...], window: int | tuple[int, int], ties: bool
+) -> None:
+    x = features(*shape, ties=ties)
+    high, wide = (window, window) if isinstance(window, int) else window
+    if shape[2] < high or shape[3] < wide:
+        with pytest.raises(RuntimeError):
+            max_pool2d(x, window)
+        return
+    for laid in (x, x.transpose(2, 3).contiguous(memory_format=torch.channels_last).transpose(2, 3)):
+        ours, back = vjp(lambda v: max_pool2d(v, window), laid)
+        theirs, their_back = vjp(lambda v: F.max_pool2d(v, window), laid)
+        grad = features(*theirs.shape)
+        assert torch.equal(ours, theirs)
+        assert torch.equal(back(grad)[0], their_back(grad)[0])
 
 
-def test_forward_derivative_jacobians_and_batched_gradients() -> None:
+@pytest.mark.parametrize("window", WINDOWS)
+def test_forward_derivative_jacobians_and_batched_gradients(window: int | tuple[int, int]) -> None:
+    def ours(v: torch.Tensor) -> torch.Tensor:
+        return max_pool2d(v, window)
+
+    def theirs(v: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(v, window)
+
     x, tangent = features(2, 1, 4, 6), features(2, 1, 4, 6).flip(-1)
-    for ours, theirs in (
-        (jvp(lambda v: max_pool2d(v, 2), (x,), (tangent,)), jvp(lambda v: F.max_pool2d(v, 2), (x,), (tangent,))),
-        ((jacrev(lambda v: max_pool2d(v, 2))(x),), (jacrev(lambda v: F.max_pool2d(v, 2))(x),)),
-        ((jacfwd(lambda v: max_pool2d(v, 2))(x),), (jacrev(lambda v: F.max_pool2d(v, 2))(x),)),
-        ((vmap(jacrev(lambda v: max_pool2d(v, 2)))(x),), (vmap(jacrev(lambda v: F.max_pool2d(v, 2)))(x),)),
+    for mine, other in (
+        (jvp(ours, (x,), (tangent,)), jvp(theirs, (x,), (tangent,))),
+        ((jacrev(ours)(x),), (jacrev(theirs)(x),)),
+        ((jacfwd(ours)(x),), (jacrev(theirs)(x),)),
+        ((vmap(jacrev(ours))(x),), (vmap(jacrev(theirs))(x),)),
     ):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
     leaf = x.clone().requires_grad_()
-    out = max_pool2d(leaf, 2)
+    out = ours(leaf)
     many = torch.eye(out.numel(), dtype=x.dtype).reshape(-1, *out.shape)
     (rows,) = torch.autograd.grad(out, leaf, many, is_grads_batched=True)
-    assert torch.equal(rows.flatten(1), jacrev(lambda v: F.max_pool2d(v, 2))(x).reshape(out.numel(), -1))
+    assert torch.equal(rows.flatten(1), jacrev(theirs)(x).reshape(out.numel(), -1))
 
 
-def test_second_derivatives() -> None:
+@pytest.mark.parametrize("window", WINDOWS)
+def test_second_derivatives(window: int | tuple[int, int]) -> None:
     x = features(2, 2, 4, 4).requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda v: max_pool2d(v, 2) ** 3, x)
-    assert torch.autograd.gradcheck(lambda v: max_pool2d(v, 2), x, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(lambda v: max_pool2d(v, window) ** 3, x)
+    assert torch.autograd.gradcheck(lambda v: max_pool2d(v, window), x, check_forward_ad=True)
+
+
+def test_what_is_small_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pooling, "_WORTH", {1: 64, 2: 128})
+    x = features(1, 1, 8, 8).requires_grad_()
+    assert "Pairs" in str(max_pool2d(x, (2, 1)).grad_fn)
+    assert "Pairs" not in str(max_pool2d(x, 2).grad_fn)
+    assert "Pairs" in str(max_pool2d(x.repeat(2, 1, 1, 1), 2).grad_fn)
 
 
 @pytest.mark.parametrize(

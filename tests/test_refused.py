@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils.data import TensorDataset
 
 import frpt
-from frpt.errors import CaptureError
+from frpt.errors import CaptureError, OptionError
 
 X, Y = torch.randn(8, 6, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
 
@@ -70,6 +71,9 @@ def test_the_cause_is_named(make: Callable[[], nn.Module], cause: str, remedy: s
         lambda: frpt.Reverser(model, X),
         lambda: frpt.diagnose(model, TensorDataset(X, Y), progress=False),
         lambda: frpt.remember(model, X, progress=False),
+        lambda: frpt.post_train(model, TensorDataset(X, Y), at="0", progress=False),
+        lambda: frpt.post_train(model, TensorDataset(X, Y), at="0", c_rec=0, progress=False),
+        lambda: frpt.compare(model, TensorDataset(X, Y), at="0", val=TensorDataset(X, Y), seeds=[0], progress=False),
     ]
     for way in ways:
         with pytest.raises(CaptureError, match=cause) as caught:
@@ -82,3 +86,41 @@ def test_a_lazy_model_that_was_run_is_a_model() -> None:
     with torch.no_grad():
         model(X)
     assert bool(frpt.Reverser(model, X).reconstruct(X, Y, at="1").wins.all())
+
+
+def pruned() -> nn.Sequential:
+    model = plain()
+    prune.l1_unstructured(model[0], "weight", 0.5)  # type: ignore[no-untyped-call]
+    return model
+
+
+def normalised() -> nn.Sequential:
+    model = plain()
+    for i in (0, 2):
+        parametrizations.weight_norm(model[i])
+    return model
+
+
+def test_a_model_that_cannot_be_copied() -> None:
+    model = pruned()
+    memory = frpt.remember(model, X, progress=False)
+    for way in (
+        lambda: frpt.repair(model, X[:2], Y[:2], memory),
+        lambda: frpt.repair(model, X[:2], Y[:2], keep=(X, Y)),
+        lambda: frpt.post_train(model, TensorDataset(X, Y), at="0", progress=False),
+    ):
+        with pytest.raises(
+            OptionError, match=r"'0\.weight' is no weight but computed.*prune\.remove\(module, 'weight'\)"
+        ):
+            way()
+    prune.remove(model[0], "weight")  # type: ignore[no-untyped-call]
+    assert bool(frpt.repair(model, X[:2], Y[:2], frpt.remember(model, X, progress=False)).fixed.all())
+
+
+def test_weights_that_are_computed_cannot_be_moved() -> None:
+    model = normalised()
+    with pytest.raises(OptionError, match=r"those of '0', '2' are computed .*remove_parametrizations"):
+        frpt.remember(model, X, progress=False)
+    for i in (0, 2):
+        parametrize.remove_parametrizations(model[i], "weight")
+    assert bool(frpt.repair(model, X[:2], Y[:2], frpt.remember(model, X, progress=False)).fixed.all())

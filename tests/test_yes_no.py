@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import frpt
 from frpt.cli.main import app
 from frpt.common.yes_no import are_yes_no, lead, moved, opposed, signs
+from frpt.diagnosis.sums import SampleTally
 from frpt.errors import LabelError, LabelWarning, OptionError
 from frpt.train.metrics import accuracy, task_loss
 
@@ -296,3 +298,86 @@ def test_pieces() -> None:
     expected = -(torch.sigmoid(out[0]).log().sum() + torch.sigmoid(-out[1, 0]).log()) / 3
     torch.testing.assert_close(task_loss(out, y), expected)
     torch.testing.assert_close(task_loss(out.sigmoid(), y, ends="sigmoid"), expected)
+
+
+@pytest.mark.parametrize("use", ["reconstruct", "diagnose", "post_train", "back-propagation", "write_targets"])
+def test_floats_for_one_logit(use: str, tmp_path: Path) -> None:
+    """The labels of BCEWithLogitsLoss without the logit's axis: what they may be is said, and no size of a batch."""
+    model, (x, y) = network("one"), samples("one")
+    floats = y[:, 0].float()
+    ways = {
+        "reconstruct": lambda: frpt.Reverser(model, x).reconstruct(x, floats, at="1"),
+        "diagnose": lambda: frpt.diagnose(model, (x, floats), at=["1"], gallery=0, progress=False),
+        "post_train": lambda: frpt.post_train(model, (x, floats), at="1", epochs=1, progress=False),
+        "back-propagation": lambda: frpt.post_train(model, (x, floats), at="1", c_rec=0, epochs=1, progress=False),
+        "write_targets": lambda: frpt.write_targets(
+            frpt.Reverser(model, x), (x, floats), "1", tmp_path, progress=False
+        ),
+    }
+    said = r"shape \(b, 1\), got \(b,\)\. If they say yes or no, .*y\.long\(\)\. For a regression .*y\.reshape\(-1, 1\)"
+    with pytest.raises(LabelError, match=said):
+        ways[use]()
+
+
+def test_floats_of_another_size() -> None:
+    with pytest.raises(LabelError, match=r"shape \(b, 4\), got \(b, 3\)\.$"):
+        task_loss(torch.zeros(5, 4), torch.zeros(5, 3))
+    with pytest.raises(LabelError, match=r"shape \(5, 4\), got \(4,\)\.$"):
+        task_loss(torch.zeros(5, 4), torch.zeros(4))
+
+
+LABELS = ("cat", "dog", "<b>deer</b>", "ship")
+
+
+def diagnosed(names: tuple[str, ...] | None, ignored: bool = False) -> tuple[nn.Module, Tensor, Tensor, frpt.Diagnosis]:
+    x, y = samples("several", 40)
+    y = y.long()
+    if ignored:
+        y[:, 0] = -100
+    model = network("several")
+    d = frpt.diagnose(model, TensorDataset(x, y), ["1"], class_names=names, gallery=4, progress=False)
+    return model, x, y, d
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_several_labels_have_their_names_in_the_diagnosis(tmp_path: Path, ignored: bool) -> None:
+    """Label and prediction are the names of the outputs that are yes: in the frame, the gallery, the page."""
+    model, x, y, d = diagnosed(LABELS, ignored)
+    assert d.output_names == LABELS
+    assert d.class_names == ()
+    with torch.no_grad():
+        out = model(x)
+
+    def words(row: Tensor, i: int) -> str:
+        return ", ".join(n for k, n in enumerate(LABELS) if row[k] > 0 and y[i, k] >= 0) or "none"
+
+    frame = d.to_pandas("samples")
+    assert list(frame.label) == [words(y[i], i) for i in range(40)]
+    assert list(frame.predicted) == [words(out[i], i) for i in range(40)]
+    for specimen in d.gallery:
+        i = specimen.index
+        assert specimen.says == f"label: {words(y[i], i)}; predicted: {words(out[i], i)}"
+    fix = frpt.repair(model, x[:6], y[:6].clamp_min(0), frpt.remember(model, x, task="binary", progress=False))
+    page = d.to_html(tmp_path / "r.html", repair=fix).read_text("utf-8")
+    assert "<b>deer</b>" not in page.split('<script type="application/json"')[0]
+    assert ">label<" in page
+    assert "dog, &lt;b&gt;deer&lt;/b&gt;" in page
+    told = page.split('id="table-repaired"')[1].split("</table>")[0]
+    assert any(name in told for name in ("cat", "dog"))
+    assert "how far the output is from its target" not in told
+
+
+def test_a_partial_diagnosis_without_the_answers_is_refused() -> None:
+    """As an earlier version saved it: rows with and without them do not go together."""
+    tally = SampleTally(["out"], 4)
+    tally.extend({"index": np.arange(2)})
+    with pytest.raises(OptionError, match="other columns"):
+        tally.extend({"index": np.arange(2, 4), "label_yes": np.ones((2, 3), bool)})
+
+
+def test_several_labels_without_names_have_their_numbers_and_too_few_are_refused() -> None:
+    _, _, y, d = diagnosed(None)
+    assert d.output_names == ("0", "1", "2", "3")
+    assert d.to_pandas("samples").label[0] == (", ".join(str(k) for k in range(4) if y[0, k]) or "none")
+    with pytest.raises(OptionError, match="class_names has 2 names, the output 4"):
+        diagnosed(("a", "b"))

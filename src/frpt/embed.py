@@ -127,9 +127,7 @@ def regression(output: Tensor, target: Tensor) -> Tensor:
         LabelError: for another shape, or for NaN or infinity.
     """
     if target.shape != output.shape:
-        raise LabelError(
-            f"a regression target must have the output's shape {tuple(output.shape)}, got {tuple(target.shape)}"
-        )
+        raise yes_no.misshapen(output.shape, target)
     if target.is_complex():
         raise LabelError("the regression target holds complex numbers")
     if not bool(torch.isfinite(target).all()):
@@ -261,6 +259,15 @@ class Embedder:
         wins = (self.leads(output, y) > 0).reshape(len(y), -1)
         counts = (y != self.ignore_index).reshape(len(y), -1)
         return torch.where(counts.any(1), (wins & counts).sum(1) / counts.sum(1).clamp_min(1), 1.0)
+
+    def margin_met(self, output: Tensor, y: Tensor) -> Tensor | None:
+        """Whether every label of a sample wins by ``margin``, all but a hundredth: (b,); None where none was asked for.
+
+        The hundredth is for rounding, and for presets whose answers come near and no nearer.
+        """
+        if not self.margin or self.how not in ("nearest", "max_assign") or y.is_floating_point():
+            return None
+        return (self.leads(output, y).reshape(len(y), -1) >= 0.99 * self.margin).all(1)
 
     def _sided(self, output: Tensor, y: Tensor, margin: float | Tensor) -> Tensor:
         """The nearest output with every entry on its label's side of the threshold."""

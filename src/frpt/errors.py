@@ -166,3 +166,7 @@ class BatchNormWarning(UserWarning):
 
 class LabelWarning(UserWarning):
     """Labels can be read in two ways, and the likelier one is not what their type says."""
+
+
+class MarginWarning(UserWarning):
+    """Some labels do not win by the margin that was asked for; ``Reconstruction.margin_met`` says of which samples."""

@@ -173,6 +173,7 @@ class Reverser:
         self.blocks = self.preset.blocks if blocks is None else blocks
         self.output = output
         self._captures: dict[tuple[Any, ...], Network] = {}
+        self._quick = False
         warn_if_training(model)
         check_weights(model)
         self._example = self._capture(Inputs.of(example_inputs, kwargs))
@@ -216,6 +217,12 @@ class Reverser:
         """The same, with another reference or none; it is not asked whether the weights are those it was made with."""
         other = copy(self)
         other.reference = reference
+        return other
+
+    def quickly(self) -> Reverser:
+        """The same, whose passes may round differently than the model does: for what is summed up and not handed on."""
+        other = copy(self)
+        other._quick = True
         return other
 
     def shape(self, at: Layer) -> str:
@@ -315,7 +322,7 @@ class Reverser:
             network = self._capture(inputs)
             plans = [network.plan(self.layer(one)) for one in layers]
             batch = self._answering(network, inputs, plans, as_labels(y))
-            results = {plan.layer: batch.to(plan) for plan in plans}
+            results = batch.to_all(plans)
         return results[plans[0].layer] if single else results
 
     def explain(self, x: InputLike, y: Tensor, at: Layer, *, kwargs: Mapping[str, Any] | None = None) -> Reconstruction:
@@ -355,7 +362,7 @@ class Reverser:
         """The batch recorded, and how the preset answers for it."""
         if self.preset.nearest is None:
             return Walk(network, self.embedder, inputs, plans, y, known)
-        return WholePath(network, self.embedder, inputs, plans, y, known, self.reference)
+        return WholePath(network, self.embedder, inputs, plans, y, known, self.reference, quick=self._quick)
 
     def reconstruct_from(
         self, x: InputLike, y: Tensor, at: Layer, value: Tensor, *, kwargs: Mapping[str, Any] | None = None

@@ -129,6 +129,25 @@ def test_a_second_ctrl_c_is_not_waited_for(tmp_path: Path) -> None:
     assert "Traceback" not in text
 
 
+def test_a_command_that_is_done_keeps_its_exit_code(tmp_path: Path) -> None:
+    """Ctrl-C while Python takes itself apart, when all work is done."""
+    ending = (
+        "import os, time\n"
+        "class Last:\n"
+        "    def __del__(self, write=os.write, sleep=time.sleep):\n"
+        "        write(2, b'at end\\n')\n"
+        "        sleep(1)\n"
+        "last = Last()\n"
+        "from frpt.cli.entry import main\n"
+        "main()\n"
+    )
+    running = begin(["--version"], tmp_path, ending)
+    text, took = stopped(running, "end", 0.1)
+    assert running.returncode == 0
+    assert took < 5
+    assert text == ""
+
+
 def test_a_stopped_diagnosis_leaves_what_it_goes_on_from(tmp_path: Path) -> None:
     few = [part.replace("Slow", "few") for part in COMMANDS["diagnose"]]
     running = begin([*few, "--batch-size", "10"], tmp_path)

@@ -59,6 +59,7 @@ WRONG = [
     (["layers", "tests.models:ResNet", "--input", "0,3,16,16"], "an input shape looks like"),
     (["layers", "tests.models:ResNet", "--input", "99999999999999999999,3"], "an input shape looks like"),
     (["layers", "tests.models:ResNet", "--input", "1000000000,1000000000"], "1000000000"),
+    (["layers", "tests.models:ResNet", "--output", "3"], "has no item 3; it is a Tensor"),
     (["layers", ":model"], "cannot import"),
     (["layers", "..models:model"], "cannot import"),
     (["layers", "tests.models:mlp.__defaults__"], "no function that makes a model"),
@@ -95,3 +96,117 @@ def test_output_that_cannot_be_written_is_said_in_one_line() -> None:
     assert code == 2
     assert text.count("\n") == 1
     assert "No space left" in text
+
+
+OWN = [
+    ("key", 1, "KeyError: 'weights'", "function key"),
+    ("state", 1, "Missing key(s) in state_dict", "function state"),
+    ("missing_file", 2, "No such file or directory: 'nowhere.txt'", "function missing_file"),
+    ("missing_module", 1, "No module named 'nowhere_at_all'", "function missing_module"),
+]
+
+
+@pytest.mark.parametrize(("factory", "code", "message", "place"), OWN)
+def test_what_a_factory_raised_is_shown_from_its_own_first_line_on(
+    factory: str, code: int, message: str, place: str
+) -> None:
+    result = runner.invoke(app, ["layers", f"tests.cli.own_errors:{factory}"])
+    assert result.exit_code == code, result.output
+    lines = result.output.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "own_errors.py" in lines[1]
+    assert message in result.output
+    assert f"this was raised by your own {place} (" in lines[-1]
+    for module in ("src/frpt/", "typer", "click"):
+        assert module not in result.output
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_what_a_data_set_raised_is_shown_too(workers: str, tmp_path: Path) -> None:
+    of = ["tests.cli.own_errors:model", "--data", "tests.cli.own_errors:Broken"]
+    result = runner.invoke(
+        app, ["diagnose", *of, "--at", "0", "--html", str(tmp_path / "page.html"), "--workers", workers]
+    )
+    assert result.exit_code == 1, result.output
+    assert "ValueError: image 29 is broken" in result.output
+    assert "own_errors.py" in result.output
+    said = {"0": "this was raised by your own function __getitem__ (", "1": "in a process that loads samples"}
+    assert said[workers] in result.output.splitlines()[-1]
+    assert "diagnose_command.py" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("import torch\nx = = 3\n", 1, "SyntaxError"),
+        ("import torch\n\nimport nowhere_at_all\n", 2, "No module named 'nowhere_at_all'"),
+        ("import torch\n\nraise RuntimeError('no GPU')\n", 1, "RuntimeError: no GPU"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_shown_with_the_line(
+    text: str, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, ["layers", "broken_module:model"])
+    assert result.exit_code == code, result.output
+    assert message in result.output
+    assert f"your own module ({tmp_path / 'broken_module.py'}, line {2 if 'Syntax' in message else 3})" in result.output
+    for module in ("src/frpt/", "importlib", "click"):
+        assert module not in result.output
+
+
+def test_an_error_of_frpt_itself_is_shown_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        """As a fault in frpt would do."""
+        raise KeyError("of ours")
+
+    monkeypatch.setattr("frpt.cli.main.reverser", failing)
+    result = runner.invoke(app, ["layers", "tests.cli.own_errors:model"])
+    assert isinstance(result.exception, KeyError)
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_has_closed_are_done_without(closed: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    command = f"{sys.executable} -c '{START}' --version {closed}"
+    done = subprocess.run(command, shell=True, env=environment, text=True, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def never() -> None:
+    """A factory that is not reached."""
+    raise AssertionError("the work has begun")
+
+
+NEVER = "tests.cli.test_shell:never"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER"], "it is a directory"),
+        (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER/none/page.html"], "a directory that exists"),
+        (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER/pipe"], "it is a pipe"),
+        (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER/x", "--csv", "FOLDER/pipe"], "is no directory"),
+        (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER/x", "--partial", "FOLDER"], "it is a directory"),
+        (["repair", NEVER, "--data", NEVER, "--memory", "x", "--out", "FOLDER", "--report", "FOLDER/none/r.html"],
+         "a directory that exists"),
+        (["repair", NEVER, "--data", NEVER, "--memory", "x", "--out", "FOLDER", "--report", "FOLDER"],
+         "it is a directory"),
+        (["apply", NEVER, "--patch", "x", "--out", "FOLDER/pipe"], "it is a pipe"),
+        (["train", NEVER, "--data", NEVER, "--at", "0", "--out", "FOLDER", "--log-dir", "FOLDER/pipe"], "no directory"),
+        (["targets", "write", NEVER, "FOLDER/pipe", "--data", NEVER, "--at", "0"], "is no directory"),
+        (["demo", "--out", "FOLDER/pipe"], "is no directory"),
+        (["reproduce", "table", "--out", "FOLDER/pipe"], "is no directory"),
+    ],
+)  # fmt: skip
+def test_output_that_cannot_be_written_is_refused_before_the_work(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = runner.invoke(app, [part.replace("FOLDER", str(tmp_path)) for part in arguments])
+    assert result.exit_code == 2, result.output
+    assert words in result.output
+    assert "the work has begun" not in result.output
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]

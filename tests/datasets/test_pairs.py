@@ -177,6 +177,18 @@ def test_a_stream_without_end_is_read_as_far_as_it_is_asked_for(monkeypatch: pyt
         frpt.diagnose(reverser(), endless(), ["3"], progress=False)
 
 
+@pytest.mark.parametrize(("size", "workers"), [(8, 0), (7, 0), (8, 1)])  # batches of one size, an uneven last one
+def test_the_iterator_of_a_loader_is_refused(size: int, workers: int) -> None:
+    loader = DataLoader(TensorDataset(X, Y), batch_size=size, num_workers=workers)
+    for work in (
+        lambda: frpt.diagnose(network(), iter(loader), at=["0"], gallery=0, progress=False),
+        lambda: frpt.remember(network(), iter(loader), progress=False),
+        lambda: frpt.post_train(network(), blobs(), "0", val=iter(loader), epochs=1, progress=False),
+    ):
+        with pytest.raises(InputError, match=r"gives batches.*pass the DataLoader itself"):
+            work()
+
+
 def test_a_stream_that_was_used_up_is_named() -> None:
     used = iter(blobs())
     list(used)

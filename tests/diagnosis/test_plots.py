@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import frpt
+from frpt.common.text import percent
 from frpt.diagnosis import Diagnosis
 from frpt.diagnosis.figures import plots
 from frpt.errors import OptionError, UnknownLayerError
@@ -139,7 +140,7 @@ def test_positions_lie_on_their_grid() -> None:
     np.testing.assert_array_equal(
         tokens.axes[0].images[0].get_array(), D.layers[1].positions[1:].reshape(3, 3)
     )  # fmt: skip
-    assert f"{D.layers[1].positions[0]:.1%}" in words(tokens)
+    assert percent(float(D.layers[1].positions[0])) in words(tokens)
     line = plots.positions(replace(D, gallery=()), "encoder.3")
     assert len(line.axes[0].patches) == 10
 

@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.diagnosis import made
 from tests.diagnosis.browser import MISSING, chosen
+from tests.diagnosis.test_report import PERCENTAGES
 
 pytestmark = MISSING
 
@@ -314,3 +315,7 @@ def test_training(page: Page) -> None:
     assert page.locator("#run-plots-1 .plot").count() == 4
     assert page.locator("#run-plots-2 .dot").count() == 24
     expect(page.locator("#run-plots-2")).to_contain_text("Pearson −1")
+
+
+def test_percentages_read_as_in_the_text(page: Page) -> None:
+    assert page.evaluate("values => values.map(pct)", list(PERCENTAGES)) == list(PERCENTAGES.values())

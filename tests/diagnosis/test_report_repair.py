@@ -73,18 +73,58 @@ def test_what_it_does_to_the_diagnosed_samples_is_counted(tmp_path: Path) -> Non
     fix = repair(model, x[:10], y[:10], memory, strength=0.01)
     with torch.no_grad():
         before, after = (net(x).argmax(1) == y for net in (model, fix.model))
-    fixed, broken = (~before & after).nonzero()[:, 0].tolist(), (before & ~after).nonzero()[:, 0].tolist()
-    assert fixed
-    assert broken
+    given = torch.arange(120) < 10
+    fixed, broken = ~before & after, before & ~after
+    assert (fixed & given).any()
+    assert broken.any()
     d = diagnose(model, TensorDataset(x, y), gallery=0, progress=False)
-    said = f"fixed {len(fixed)}, and broke {len(broken)} of the {int(before.sum())} that were right."
     part = repair_part(d, fix)
+    said = (
+        f"Of the 120 samples of this diagnosis 10 were given to the repair, which fixed {(fixed & given).sum()} of "
+        f"them. Of the 110 others it fixed {(fixed & ~given).sum()} and broke {(broken & ~given).sum()} of the "
+        f"{(before & ~given).sum()} that were right."
+    )
     assert said in part.text
     assert said in d.to_html(tmp_path / "r.html", repair=fix).read_text("utf-8")
+    facts = {fact.label: fact.value for fact in part.facts}
+    assert facts["others fixed"] == f"{(fixed & ~given).sum()} of {(~before & ~given).sum()}"
+    assert facts["others broken"] == f"{(broken & ~given).sum()} of {(before & ~given).sum()}"
     rows = next(table for table in part.tables if table.name == "recounted").rows
-    assert [(int(r.cells[0].key), r.cells[1].text) for r in rows] == [
-        *((i, "broken") for i in broken), *((i, "fixed") for i in fixed),
-    ]  # fmt: skip
+    shown = [(int(r.cells[0].key), *(cell.text for cell in r.cells[1:3])) for r in rows]
+    assert shown == [
+        (int(i), state, "yes" if mine else "no")
+        for state, changed in (("broken", broken), ("fixed", fixed))
+        for mine in (False, True)
+        for i in (changed & (given == mine)).nonzero()[:, 0]
+    ]
+
+
+def test_samples_that_are_all_given_or_all_new_are_told_so() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).eval()
+    x, other = torch.randn(8, 4), torch.randn(30, 4)
+    with torch.no_grad():
+        y, labels = (model(inputs).argmax(1) for inputs in (x, other))
+    fix = repair(model, x, (y + 1) % 3, remember(model, other, progress=False))
+    new = repair_part(diagnose(model, TensorDataset(other, labels), gallery=0, progress=False), fix)
+    assert "None of the 30 samples of this diagnosis was given to the repair. Of the 30 samples it fixed 0" in new.text
+    same = repair_part(diagnose(model, TensorDataset(x, (y + 1) % 3), gallery=0, progress=False), fix)
+    assert f"8 were given to the repair, which fixed {int(fix.fixed.sum())} of them." in same.text
+    assert "others" not in same.text
+    assert not [fact for fact in same.facts if "others" in fact.label]
+
+
+def test_samples_that_were_given_and_right_are_not_counted_as_not_fixed() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).eval()
+    x = torch.randn(30, 4)
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    y[:3] = (y[:3] + 1) % 3
+    fix = repair(model, x[:8], y[:8], remember(model, x, progress=False))
+    part = repair_part(diagnose(model, TensorDataset(x, y), gallery=0, progress=False), fix)
+    fixed = int(fix.fixed[:3].sum())
+    assert f"8 were given to the repair, which fixed {fixed} of the 3 that were wrong" in part.text
 
 
 def test_of_diagnosed_outputs_those_that_got_worse_are_counted() -> None:

@@ -22,6 +22,7 @@ from frpt.data.digits import digits
 from frpt.diagnosis.examination import Examination
 from frpt.errors import OptionError
 from frpt.options import PRESETS
+from frpt.train.metrics import accuracy
 
 LAYERS = ["stage2", "stage1"]
 
@@ -408,3 +409,31 @@ def test_figures_and_tables_by_name(found: frpt.Diagnosis, tmp_path: Path) -> No
     with pytest.raises(OptionError, match="layers"):
         found.to_pandas("layer")
     assert [p.name for p in found.to_csv(tmp_path / "csv")][:2] == ["layers.csv", "units.csv"]
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_a_tie_is_not_right_for_the_accuracy_as_for_the_label(outputs: int) -> None:
+    """Where every class ties no label wins: all samples need a correction, and none is counted as right."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, outputs)).eval()
+    with torch.no_grad():
+        model[2].weight.zero_()
+        model[2].bias.zero_()
+    x, y = torch.randn(40, 3), torch.arange(40) % max(outputs, 2)
+    d = frpt.diagnose(model, TensorDataset(x, y), ["0"], gallery=0, progress=False)
+    assert d.samples.corrected.all()
+    assert d.score == 0
+    assert float(accuracy(model(x), y).sum()) == 0
+
+
+def test_accuracy_without_ties_is_that_of_the_largest_score() -> None:
+    g = torch.Generator().manual_seed(0)
+    out, y = torch.randn(6, 5, 7, generator=g), torch.randint(-1, 5, (6, 7), generator=g)
+    y[y < 0] = -100
+    plain = torch.stack([(o.argmax(0) == label)[label >= 0].double().mean() for o, label in zip(out, y, strict=True)])
+    torch.testing.assert_close(accuracy(out, y), plain)
+    model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Conv1d(5, 5, 1)).eval()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.eye(5)[:, :, None])
+        model[1].bias.zero_()
+    d = frpt.diagnose(model, TensorDataset(out, y), ["1"], gallery=0, reference=False, progress=False)
+    assert d.score == pytest.approx(float(plain.mean()))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from frpt.common.text import percent
 from frpt.diagnosis import Diagnosis, diagnose, tables
 from frpt.diagnosis.trust import advise
 from tests.diagnosis.small import LAYERS, NAMES, diagnosis
@@ -117,4 +118,4 @@ def test_of_a_regression_nothing_wins(tmp_path: Path) -> None:
     assert "which post-training takes as its" in page
     closed = next(f for f in d.layers if f.name == "0").closed
     assert "closed" in repr(d)
-    assert f"{100 * closed:.1f} %" in repr(d)
+    assert percent(closed) in repr(d)

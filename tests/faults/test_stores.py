@@ -101,6 +101,21 @@ LIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "corrected": lambda body: body["shards"][0].update(corrected=10**9),
     "bytes": lambda body: body["shards"][0].update(nbytes=-5),
     "digest": lambda body: body["shards"][0].update(sha256=None),
+    "no weights": lambda body: body.update(weights={}),
+    "weights": lambda body: body.update(weights=7),
+    "a number for a weight": lambda body: body["weights"].update({"2.weight": 7}),
+    "a weight is missing": lambda body: body["weights"].pop("2.weight"),
+    "frozen": lambda body: body["layers"]["0"].update(frozen=[7, 8]),
+    "frozen lists": lambda body: body["layers"]["0"].update(frozen=[["2.weight"]]),
+    "upstream": lambda body: body["layers"]["0"].update(upstream=[None]),
+    "preset": lambda body: body.update(preset=7),
+    "preset without a name": lambda body: body.update(preset={}),
+    "embedding": lambda body: body.update(embedding=["nearest"]),
+    "embedding without a margin": lambda body: body["embedding"].pop("margin"),
+    "embedding of a number": lambda body: body["embedding"].update(how=7),
+    "axis": lambda body: body["layers"]["0"]["samples"].update(dim="0"),
+    "outer": lambda body: body["layers"]["0"]["samples"].update(outer=0),
+    "inner": lambda body: body["layers"]["0"]["samples"].update(inner=None),
 }
 
 
@@ -144,3 +159,14 @@ def test_a_staged_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     (path / "writer-x.lock").write_text("{}")
     frpt.write_targets(reverser(), data(), "0", path, progress=False)
     assert victim.read_text() == "mine"
+
+
+def test_a_link_in_the_place_of_a_shard_is_replaced_and_not_written_through(tmp_path: Path) -> None:
+    """A directory may come from somebody who wants a file elsewhere written over."""
+    victim, path = tmp_path / "victim", tmp_path / "store"
+    victim.write_text("mine")
+    path.mkdir()
+    (path / "shard-000000.safetensors").symlink_to(victim)
+    frpt.write_targets(reverser(), data(), "0", path, progress=False)
+    assert victim.read_text() == "mine"
+    assert not (path / "shard-000000.safetensors").is_symlink()

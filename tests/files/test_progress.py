@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
+import warnings
 
 import pytest
 from rich.console import Console
@@ -102,6 +105,67 @@ def test_long_work_tells_its_time_on_a_terminal_too(monkeypatch: pytest.MonkeyPa
     assert "targets: about 50 min for 1,000 samples" in out.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_without_a_terminal_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing is finished, and in stages after the counted work, a line says what is being done."""
+    clock, out = Clocked(monkeypatch), Console(file=io.StringIO())
+    with Progress("diagnosing", 100, console=out) as bar:
+        for _ in range(4):
+            clock.now += 10
+            bar._break_silence()
+        bar.advance(100, "3 wrong")
+        bar.describe("ranking layers")
+        for _ in range(4):
+            clock.now += 10
+            bar._break_silence()
+    assert out.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        "diagnosing: 0/100, 20 s so far",
+        "diagnosing: 0/100, 40 s so far",
+        "ranking layers: 20 s so far",
+        "ranking layers: 40 s so far",
+        "diagnosing: 100 samples in 80 s, 1.2 samples/s, 3 wrong",
+    ]
+
+
+def test_long_work_breaks_silence_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, out = Clocked(monkeypatch), Console(file=io.StringIO())
+    with Progress("diagnosing", 100, console=out) as bar:
+        for _ in range(3600):
+            clock.now += 10
+            bar._break_silence()
+    assert 100 < len(out.file.getvalue().splitlines()) < 200  # type: ignore[attr-defined]
+
+
+def test_silence_is_broken_by_a_thread_that_ends_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_SILENCE", (0.1, 0.0))
+    monkeypatch.setattr(progress, "_LOOKS", 0.05)
+    out, before = Console(file=io.StringIO()), threading.active_count()
+    with Progress("diagnosing", 100, console=out):
+        time.sleep(0.5)
+    assert "diagnosing: 0/100, 0." in out.file.getvalue()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
+def test_units_without_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, out = Clocked(monkeypatch), Console(file=io.StringIO())
+    with Progress("repairing", 6, unit="strengths", rated=False, console=out) as bar:
+        clock.now += 20
+        bar.advance(1, "20 of 30 right")
+        bar.describe("the end")
+    assert out.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        "repairing: at most about 2 min for 6 strengths",
+        "repairing: 1 strength in 20 s, 20 of 30 right",
+    ]
+
+
+def test_work_that_ends_early_gives_no_estimate_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, out = Clocked(monkeypatch), Console(file=io.StringIO())
+    with Progress("repairing", 6, unit="strengths", rated=False, console=out) as bar:
+        clock.now += 60
+        bar.advance(last=True)
+        assert "1/1" in text(bar)
+    assert out.file.getvalue() == "repairing: 1 strength in 60 s\n"  # type: ignore[attr-defined]
+
+
 def test_times_in_words() -> None:
     assert [progress.duration(s) for s in (2.34, 40, 99, 700, 12_000)] == [
         "2.3 s",
@@ -110,3 +174,15 @@ def test_times_in_words() -> None:
         "12 min",
         "3 h 20 min",
     ]
+
+
+def test_a_notebook_without_widgets_gets_lines_and_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ipywidgets are missing, rich only warns and draws nothing."""
+    monkeypatch.setattr("frpt.files.progress.find_spec", lambda name: None)
+    out = Console(file=io.StringIO(), force_jupyter=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Progress("repairing", 4, console=out) as bar:
+            bar.advance(4)
+    assert not bar._bar.live.is_started
+    assert bar._lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torch.utils.data import TensorDataset
 import frpt
 from frpt.diagnosis.findings import Array
 from frpt.diagnosis.report.verdict import verdict
-from frpt.repairs.ranking import CLEAR, Ranking, Refits, refit
+from frpt.repairs.ranking import CLEAR, FEWEST, Ranking, Refits, output_first, own_weights, refit
 from tests.diagnosis.small import diagnosis
 
 
@@ -34,7 +35,8 @@ def said(found: Ranking) -> str:
     told = replace(
         d, layers=layers, ranking=tuple(back[n] for n in found.faults), suspects=tuple(back[n] for n in found.suspects)
     )
-    return " ".join(verdict(told).sentences)
+    with mock.patch("frpt.diagnosis.report.verdict.FEWEST", 0):  # the small diagnosis has few samples
+        return " ".join(verdict(told).sentences)
 
 
 def test_intervals_are_those_of_scipys_bootstrap() -> None:
@@ -184,3 +186,94 @@ def test_an_output_without_axes_but_the_batch() -> None:
 def test_an_unknown_loss_is_refused() -> None:
     with pytest.raises(frpt.errors.OptionError, match="cross_entropy"):
         diagnosed(ending(None), LABELS, "hinge")
+
+
+def test_of_few_samples_no_layer_is_named() -> None:
+    """Two of them have no spread that a bootstrap could see; a network with nothing but failures is a usual call."""
+    before = losses(count=FEWEST - 1)
+    assert Refits(before, {"a": 0.1 * before, "b": before}).ranked().suspects == ()
+    enough = losses(count=FEWEST)
+    assert Refits(enough, {"a": 0.1 * enough, "b": enough}).ranked().suspects == ("a",)
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(200, 4)
+    y = (net(x).argmax(1) + 1) % 3
+    few = frpt.diagnose(net, TensorDataset(x[:3], y[:3]), gallery=0, progress=False)
+    assert few.suspects == ()
+    assert f"fewer than {FEWEST} samples are too few" in str(few)
+
+
+def test_where_nothing_is_wrong_no_layer_has_a_fault_or_a_rank() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(60, 4)
+    sound = frpt.diagnose(net, TensorDataset(x, net(x).argmax(1)), gallery=0, progress=False)
+    assert sound.ranking == sound.suspects == ()
+    assert all(layer.fault == 0 for layer in sound.layers)
+    assert "no layer is at fault" in str(sound)
+
+
+class Skipped(nn.Module):
+    """A branch beside a skip: the way from ``a`` to the output is as short as that from ``branch``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 24)
+        self.branch = nn.Sequential(nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 24))
+        self.head = nn.Linear(24, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        return self.head(torch.relu(h + self.branch(h)))
+
+
+def test_a_layer_before_a_skip_keeps_its_weights() -> None:
+    torch.manual_seed(0)
+    net, x = Skipped().eval(), torch.randn(400, 6)
+    y = net(x).argmax(1)
+    with torch.no_grad():
+        net.a.weight += 1.2 * net.a.weight.std() * torch.randn(net.a.weight.shape)
+    rev = frpt.Reverser(net, x[:8])
+    layers = output_first(rev, ["a", "branch"])
+    assert layers == output_first(rev, ["branch", "a"]) == ["out", "branch", "a"]
+    assert own_weights(rev, layers)["a"] == ["a.weight", "a.bias"]
+    found = refit(rev, [(x[:200], y[:200])], [(x[200:], y[200:])], layers).ranked()
+    assert next(iter(found.faults)) == "a"
+
+
+class Parallel(nn.Module):
+    """Two branches, neither behind the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.head = nn.Linear(6, 12), nn.Linear(6, 12), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.one(x)) + torch.relu(self.other(x)))
+
+
+def test_of_parallel_branches_each_owns_its_weights_and_the_output_none_of_them() -> None:
+    rev = frpt.Reverser(Parallel().eval(), torch.randn(8, 6))
+    own = own_weights(rev, output_first(rev, ["one", "other"]))
+    assert own == {
+        "out": ["head.weight", "head.bias"], "other": ["other.weight", "other.bias"], "one": ["one.weight", "one.bias"],
+    }  # fmt: skip
+
+
+def test_weights_of_other_sizes_do_not_hold_up_a_refit() -> None:
+    """One matrix a hundred times smaller, the next one larger: the same function, and about the same share."""
+    shares = []
+    for factor in (1.0, 0.01):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 24), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 4)).eval()
+        x = torch.randn(400, 6)
+        y = net(x).argmax(1)
+        with torch.no_grad():
+            net[0].weight += net[0].weight.std() * torch.randn(net[0].weight.shape)
+            for p in net[0].parameters():
+                p *= factor
+            net[1].weight /= factor
+        rev = frpt.Reverser(net, x[:8])
+        found = refit(rev, [(x[:200], y[:200])], [(x[200:], y[200:])], ["out", "2"]).ranked()
+        shares.append(found.faults["2"].share)
+    plain, uneven = shares
+    assert plain > 0.2
+    assert uneven > 0.9 * plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -355,6 +356,27 @@ def test_a_memory_may_be_named_by_its_directory(
     fx, fy = failing(trained, 5)
     fix = repair(trained[0], fx, fy, remembered.save(tmp_path / "memory"))
     assert bool(fix.fixed.all())
+
+
+def test_labels_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Class ids of pixels; among the old samples; and floats for one logit."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 1)).eval()
+    x, y = torch.randn(8, 1, 6, 6), torch.randint(3, (8, 6, 6))
+    memory = remember(model, x, progress=False)
+    monkeypatch.setattr(sys.modules[repair.__module__], "remember", lambda *_, **__: pytest.fail("a memory was made"))
+    for options in ({"keep": (x, y)}, {"memory": memory}):
+        with pytest.raises(LabelError, match=r"one class id for each sample.*yes or no.*or output targets") as caught:
+            repair(model, x, y, **options)  # type: ignore[arg-type]
+        assert "task=" not in str(caught.value)
+    ids = nn.Sequential(model, nn.Flatten(), nn.Linear(108, 3)).eval()
+    with pytest.raises(LabelError, match="keep: there are 8 samples and 5 labels"):
+        repair(ids, x, y[:, 0, 0], keep=(x, y[:5, 0, 0]))
+    with pytest.raises(LabelError, match="keep: a repair takes one class id for each sample"):
+        repair(ids, x, y[:, 0, 0], keep=(x, y))
+    logit = nn.Sequential(nn.Flatten(), nn.Linear(36, 1)).eval()
+    with pytest.raises(LabelError, match=r"\(b, 1\), got \(b,\)\. If they say yes or no, .*y\.long"):
+        repair(logit, x, torch.ones(8), keep=(x, torch.ones(8)))
 
 
 def test_labels_that_do_not_fit_are_refused(trained: tuple[nn.Module, Tensor, Tensor], remembered: Memory) -> None:

@@ -38,6 +38,11 @@ def failures() -> TensorDataset:
     return TensorDataset(x, (net()(x).argmax(1) + 1) % 3)
 
 
+def many_failures() -> TensorDataset:
+    x, y = old_tensors()
+    return TensorDataset(x, (y + 1) % 3)
+
+
 def run(*words: str) -> str:
     result = runner.invoke(app, list(words))
     assert result.exit_code == 0, result.output
@@ -65,6 +70,16 @@ def test_from_files_to_files(tmp_path: Path) -> None:
     run("apply", f"{HERE}:net", "--weights", str(file), "--patch", str(out / "patch.safetensors"), "--back",
         "--out", str(back))  # fmt: skip
     assert all(torch.equal(v, net().state_dict()[k]) for k, v in load_file(back).items())
+
+
+def test_what_most_leaves_out_is_said(tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    run("remember", f"{HERE}:net", "--data", f"{HERE}:old", "--out", str(memory))
+    some = ["repair", f"{HERE}:net", "--memory", str(memory), "--out", str(tmp_path / "fix")]
+    said = run(*some, "--data", f"{HERE}:failures", "--most", "5")
+    assert "5 failing samples, the first ones: --most 5 leaves out all others. Of 12 samples 12 fail\n" in said
+    said = run(*some, "--data", f"{HERE}:many_failures", "--most", "5")
+    assert "Of 256 samples 256 fail; the other 44 were not looked at\n" in said
 
 
 def test_options_and_the_report(tmp_path: Path) -> None:

@@ -89,7 +89,14 @@ class TestLightning:
         return pytest.importorskip("lightning", reason="Lightning is for development only")
 
     def fit(
-        self, lightning: Any, model: nn.Module, callback: Any, data: Any, fail: bool = False, **options: Any
+        self,
+        lightning: Any,
+        model: nn.Module,
+        callback: Any,
+        data: Any,
+        fail: bool = False,
+        start: Path | None = None,
+        **options: Any,
     ) -> Any:
         class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
             def __init__(self) -> None:
@@ -106,13 +113,14 @@ class TestLightning:
                 return torch.optim.SGD(self.parameters(), 1e-2)
 
         trainer = lightning.Trainer(
-            max_epochs=1, accelerator="cpu", devices=1, enable_checkpointing=False, enable_model_summary=False,
-            enable_progress_bar=False, log_every_n_steps=1, callbacks=[callback], **{"logger": False, **options},
+            accelerator="cpu", devices=1, enable_checkpointing=False, enable_model_summary=False,
+            enable_progress_bar=False, log_every_n_steps=1, callbacks=[callback],
+            **{"logger": False, "max_epochs": 1, **options},
         )  # fmt: skip
         module = Module().train()
         own = module.training_step.__func__
         try:
-            trainer.fit(module, DataLoader(data, batch_size=16))
+            trainer.fit(module, DataLoader(data, batch_size=16), ckpt_path=start)
         finally:
             assert module.training_step.__func__ is own
         return trainer
@@ -139,6 +147,55 @@ class TestLightning:
         assert all(float(row["frpt/rec_loss"]) > 0 for row in rows)
         assert callback.state_dict()["task"] is not None
 
+    def test_a_resumed_training_ends_with_the_same_numbers(self, lightning: Any, tmp_path: Path) -> None:
+        ends = []
+        for epochs, start in ((1, None), (2, None), (2, tmp_path / "kept.ckpt")):
+            model = network()
+            callback = frpt.train.LightningTargets(frpt.Reverser(model, X[:2]), "3", every=2)
+            trainer = self.fit(lightning, model, callback, blobs(), start=start, max_epochs=epochs)
+            if epochs == 1:
+                trainer.save_checkpoint(tmp_path / "kept.ckpt")
+            ends.append((parameters(model), callback.state_dict()))
+        torch.testing.assert_close(ends[1][0], ends[2][0], rtol=0, atol=0)
+        assert ends[0][1]["step"] == 3
+        assert ends[1][1] == ends[2][1]
+
+    def test_a_step_that_optimises_by_hand(self, lightning: Any) -> None:
+        """The callback says that it cannot; what it says to do instead gives the plain loop's numbers."""
+        model = network()
+        rev = frpt.Reverser(model, X[:2])
+        features = frpt.train.FeatureTargets(rev, "3")
+
+        class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.net, self.automatic_optimization = model, False
+
+            def training_step(self, batch: Any, number: int) -> None:
+                optimizer = self.optimizers()
+                loss = features.loss(F.cross_entropy(self.net(batch[0]), batch[1]), batch)
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                optimizer.step()
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.SGD(self.parameters(), 1e-2)
+
+        def trainer(*callbacks: Any) -> Any:
+            return lightning.Trainer(
+                max_epochs=1, accelerator="cpu", devices=1, enable_checkpointing=False, enable_model_summary=False,
+                enable_progress_bar=False, logger=False, callbacks=list(callbacks),
+            )  # fmt: skip
+
+        loader = DataLoader(blobs(), batch_size=16)
+        with pytest.raises(OptionError, match=r"optimises by hand.*FeatureTargets.*attached.*features\.loss"):
+            trainer(frpt.train.LightningTargets(rev, "3")).fit(Module().train(), loader)
+        left_alone(model)
+        with features.attached():
+            trainer().fit(Module().train(), loader)
+        torch.testing.assert_close(parameters(model), parameters(by_hand("online")))
+        left_alone(model)
+
     def test_a_failure_leaves_the_model_as_it_was(self, lightning: Any) -> None:
         model = network()
         callback = frpt.train.LightningTargets(frpt.Reverser(model, X[:2]), "3")
@@ -159,13 +216,18 @@ class TestHuggingFace:
 
     def trained(self, transformers: Any, folder: Path, model: nn.Module, features: Any, data: Any, **more: Any) -> Any:
         arguments = transformers.TrainingArguments(
-            str(folder), num_train_epochs=1, learning_rate=1e-2, optim="sgd",
-            lr_scheduler_type="constant", save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+            str(folder), learning_rate=1e-2, optim="sgd",
+            lr_scheduler_type="constant", report_to=[], use_cpu=True, disable_tqdm=True,
             logging_steps=1, dataloader_pin_memory=False, max_grad_norm=0.0, train_sampling_strategy="sequential",
-            label_names=["labels"], **{"per_device_train_batch_size": 16, **more.pop("arguments", {})},
+            label_names=["labels"],
+            **{
+                "per_device_train_batch_size": 16, "num_train_epochs": 1, "save_strategy": "no",
+                **more.pop("arguments", {}),
+            },
         )  # fmt: skip
+        start = more.pop("resume", None)
         trainer = frpt.train.TargetTrainer(model, arguments, train_dataset=data, features=features, **more)
-        trainer.train()
+        trainer.train(resume_from_checkpoint=start)
         return trainer
 
     @staticmethod
@@ -221,6 +283,29 @@ class TestHuggingFace:
             )  # fmt: skip
             moved.append(parameters(model))
         torch.testing.assert_close(moved[0], moved[1], rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("restored", [False, True])
+    def test_a_resumed_training_ends_with_the_same_numbers(
+        self, transformers: Any, tmp_path: Path, restored: bool
+    ) -> None:
+        """λ's moving averages, and which steps are supervised; whether or not the Trainer restores callbacks itself."""
+        items = [{"input": x, "labels": y} for x, y in zip(X, Y, strict=True)]
+        arguments = {
+            "save_strategy": "steps", "save_steps": 1, "num_train_epochs": 2,
+            "restore_callback_states_from_checkpoint": restored,
+        }  # fmt: skip
+        ends = []
+        for start in (None, str(tmp_path / "checkpoint-1")):
+            model = network()
+            features = frpt.train.FeatureTargets(frpt.Reverser(model, X[:2]), "3", every=2)
+            self.trained(
+                transformers, tmp_path, model, features, items, compute_loss_func=self.cross_entropy,
+                arguments=arguments, resume=start,
+            )  # fmt: skip
+            ends.append((parameters(model), features.state_dict()))
+        torch.testing.assert_close(ends[0][0], ends[1][0], rtol=0, atol=0)
+        assert ends[0][1] == ends[1][1]
+        assert ends[0][1]["step"] == 6
 
     def test_another_network_is_refused(self, transformers: Any, tmp_path: Path) -> None:
         features = frpt.train.FeatureTargets(frpt.Reverser(network(), X[:2]), "3")

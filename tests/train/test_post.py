@@ -379,3 +379,49 @@ def test_logs_that_hang_are_not_waited_for_after_a_failure(tmp_path: Path, monke
     log.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert time.monotonic() - begun < 10
     Board.closed.set()
+
+
+def test_nan_in_the_validation_set_is_its_own() -> None:
+    (x, y), before = blobs(40, 3).tensors, torch.get_rng_state()
+    dirty = TensorDataset(x.index_put((torch.tensor(39), torch.tensor(2)), torch.tensor(torch.nan)), y)
+    with pytest.raises(NonFiniteError, match=r"validation set \(val=\): input tensor 0 holds 1 NaN"):
+        train(val=dirty, targets="anchor")
+    numbers = TensorDataset(x, torch.full((40, 4), torch.inf))
+    with pytest.raises(NonFiniteError, match=r"labels of the validation set \(val=\) hold NaN or infinity"):
+        train(data=TensorDataset(*blobs().tensors[:1], torch.zeros(48, 4)), val=numbers, targets="anchor")
+    with pytest.raises(NonFiniteError, match="the data set: input tensor 0 holds 1 NaN"):
+        train(data=dirty, targets="anchor", c_rec=0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def one_argument(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.ConstantLR(optimizer)
+
+
+def test_functions_that_cannot_be_called_as_they_will_be() -> None:
+    schedule: Any = one_argument
+    with pytest.raises(OptionError, match=r"schedule= is called with \(optimizer, steps\), and one_argument\(optim"):
+        frpt.Training(schedule=schedule)
+    loss: Any = lambda outputs: outputs.mean()  # noqa: E731
+    with pytest.raises(OptionError, match=r"task_loss= is called with \(outputs, labels\)"):
+        train(task_loss=loss)
+    with pytest.raises(OptionError, match=r"schedule= returned a NoneType, which has no step\(\)"):
+        train(schedule=lambda optimizer, steps: None)
+    frpt.Training(
+        schedule=torch.optim.lr_scheduler.CosineAnnealingLR, task_loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+    )
+
+
+def test_float16_is_named() -> None:
+    x, y = blobs().tensors
+    model, data = network().half(), TensorDataset(x.half(), y)
+    for options in ({"targets": "anchor"}, {"c_rec": 0}, {}):
+        with pytest.raises(OptionError, match=r"weights to train are float16.*model\.float\(\)"):
+            train(model, data, **options)
+    with pytest.raises(OptionError, match="weights to train are float16"):
+        frpt.compare(model, data, AT, val=data, seeds=[0], progress=False)
+    with pytest.raises(NonFiniteError, match=r"diverged\. The weights that are trained are float16"):
+        train(model, data, targets="anchor", optimizer=lambda p: torch.optim.AdamW(p, 1e-2), epochs=9)
+    slow = train(model, data, targets="anchor", optimizer=lambda p: torch.optim.SGD(p, 1e-2))
+    assert 0 < slow.last.task_loss < 9
+    assert train(network().bfloat16(), TensorDataset(x.bfloat16(), y), targets="anchor").last.task_loss < 9

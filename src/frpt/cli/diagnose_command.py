@@ -14,6 +14,7 @@ from frpt.cli.shared import (
     Numbers,
     Output,
     PresetName,
+    check_page,
     class_names,
     console,
     errors,
@@ -22,8 +23,7 @@ from frpt.cli.shared import (
     patterns,
     picker,
 )
-from frpt.errors import OptionError
-from frpt.files.atomic import check_folder
+from frpt.files.atomic import check_file, check_folder
 
 
 def diagnose(
@@ -54,16 +54,18 @@ def diagnose(
     from frpt.diagnosis.tables import show
 
     with errors(resumes=True):
-        check_folder(html.parent)  # what cannot be written is said before the work, not after it
-        if not html.parent.is_dir():
-            raise OptionError(f"{str(html)!r} cannot be written: name a file in a directory that exists")
+        half_done = partial or html.with_name(f"{html.name}.partial")
+        check_page(html)
+        check_file(half_done)
+        if csv is not None:
+            check_folder(csv)
         network = load_model(model)
         diagnosis = run(
             network if weights is None else loaded(network, weights), load_data(data), at,
             class_names=class_names(classes), loss=loss, samples=samples, gallery=gallery, output=picker(output),
             preset=preset, embed=embed, margin=margin, blocks=patterns(blocks), mean=numbers(mean), std=numbers(std),
             batch_size=batch_size, workers=workers, seed=seed,
-            partial=partial or html.with_name(f"{html.name}.partial"),
+            partial=half_done,
         )  # fmt: skip
         show(diagnosis, console)
         written = [diagnosis.to_html(html), *([] if csv is None else [diagnosis.to_csv(csv)[0].parent])]

@@ -41,6 +41,7 @@ stop = Stop()
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    _open_closed_streams()
     _take_ctrl_c()
     code = _run()
     try:
@@ -78,11 +79,24 @@ def _unwritten(error: OSError) -> int:
     return 2
 
 
+def _open_closed_streams() -> None:
+    """A null device for each stream that the caller has closed (``>&-``): no file of ours may get its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
+
+
 def _take_ctrl_c() -> None:
     """Have Ctrl-C noted, raised in the main thread, and watched by another one, which code in C cannot hold up."""
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     signal.signal(signal.SIGINT, _interrupted)
+    # while Python takes itself apart it would give Ctrl-C back its own way, to end a command that has done its work
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
     os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
     threading.Thread(target=_watch, args=(ours,), daemon=True).start()

@@ -15,6 +15,7 @@ from frpt.cli.repair_command import apply, remember, repair
 from frpt.cli.reproduce import reproduce
 from frpt.cli.shared import Blocks, InputShape, ModelSpec, Output, PresetName, console, errors, reverser
 from frpt.cli.train_command import train
+from frpt.files.atomic import check_folder
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(targets_command.app, name="targets")
@@ -88,4 +89,5 @@ def demo(
     from frpt.cli.demo import run_demo
 
     with errors():
+        check_folder(out)
         run_demo(console, out, seed, epochs, post_epochs, seeds)

@@ -47,7 +47,7 @@ def _made(spec: str) -> tuple[nn.Module, InputLike | None]:
 
     factory = _find(spec)
     stop.check()
-    made = factory if isinstance(factory, nn.Module) else _called(factory, spec)
+    made = factory if isinstance(factory, nn.Module) else _made_by(factory, spec)
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         raise OptionError(
@@ -60,10 +60,10 @@ def load_data(spec: str) -> Any:
     """The data set itself, or what a function without arguments returns."""
     factory = _find(spec)
     made = isinstance(factory, type) or (callable(factory) and not hasattr(factory, "__getitem__"))
-    return _called(factory, spec) if made else factory
+    return _made_by(factory, spec) if made else factory
 
 
-def _called(factory: Any, spec: str) -> Any:
+def _made_by(factory: Any, spec: str) -> Any:
     """What a function without arguments returns."""
     if not callable(factory):
         raise OptionError(f"{spec} is a {type(factory).__name__}, and no function that makes a model or a data set")
@@ -74,17 +74,23 @@ def _called(factory: Any, spec: str) -> Any:
             f"{spec} is called without arguments, but {error}; name a function that needs none"
         ) from error
     except ValueError:  # a function in C, which says nothing of its arguments
-        return factory()
+        return _called(factory)
+    return _called(factory)
+
+
+def _called(factory: Any) -> Any:
+    """``own_code.py`` knows by this function what the user's own code raised."""
     return factory()
 
 
 def _find(spec: str) -> Any:
+    """What a command names; ``own_code.py`` knows by ``_imported`` what a module of the user's raised."""
     module_name, _, attribute = spec.partition(":")
     if not attribute:
         raise OptionError(f"models and data sets are named as package.module:factory, got {spec!r}")
     sys.path.insert(0, os.getcwd())
     try:
-        factory: Any = importlib.import_module(module_name)
+        factory: Any = _imported(module_name)
     except (ImportError, ValueError, TypeError) as error:
         raise OptionError(f"cannot import {module_name!r}: {error}") from error
     finally:
@@ -94,6 +100,10 @@ def _find(spec: str) -> Any:
             raise OptionError(f"{module_name!r} has no {attribute!r}")
         factory = getattr(factory, part)
     return factory
+
+
+def _imported(module_name: str) -> Any:
+    return importlib.import_module(module_name)
 
 
 def _random(shape: str) -> Tensor:

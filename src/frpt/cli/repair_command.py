@@ -17,6 +17,7 @@ from frpt.cli.shared import (
     Numbers,
     Output,
     Workers,
+    check_page,
     class_names,
     console,
     errors,
@@ -25,7 +26,7 @@ from frpt.cli.shared import (
     picker,
 )
 from frpt.errors import OptionError
-from frpt.files.atomic import check_folder, make_folder, write_atomic
+from frpt.files.atomic import check_file, check_folder, make_folder, write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -106,6 +107,7 @@ def repair(
         if loss not in (None, "logistic", "hinge"):
             raise OptionError(f"--loss must be logistic or hinge, got {loss!r}")
         check_folder(out)
+        check_page(report)
         network, dataset = _network(model, weights), load_data(data)
         names, pixels = class_names(classes), (numbers(mean), numbers(std))
         held = Memory.load(memory)
@@ -143,6 +145,7 @@ def apply(
     from frpt.repairs import apply as applied
 
     with errors():
+        check_file(out)
         change = Patch.load(patch)
         other = applied(_network(model, weights), change, back=back)
         make_folder(out.parent)
@@ -169,26 +172,42 @@ def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None
 
     from frpt.datasets.labelled import LabelledSamples
     from frpt.embed import as_labels
+    from frpt.files.progress import Progress
     from frpt.graph.inputs import Inputs, pick
     from frpt.reverser import Reverser
 
-    samples, wrong = LabelledSamples(dataset, model=model, once=True), []
-    embedder = None
-    for rows, x, y in samples.batches([range(samples.count)], 256):
-        inputs = Inputs.of(x)
-        if y.is_floating_point():
-            wrong += list(rows)
-        else:
-            with torch.no_grad():
-                out = pick(model(*inputs.args, **inputs.kwargs), output)
-            y = as_labels(y)
-            embedder = embedder or Reverser(model, inputs.first(2).given, output=output).embedder
-            bad = (embedder.leads(out, y) <= 0).reshape(len(y), -1).any(1)
-            wrong += [row for row, fails in zip(rows, bad.tolist(), strict=True) if fails]
-        if len(wrong) >= most:
-            break
+    samples = LabelledSamples(dataset, model=model, once=True)
+    wrong: list[int] = []
+    looked, embedder = 0, None
+    with Progress("looking for failures", samples.count) as bar:
+        for rows, x, y in samples.batches([range(samples.count)], 256):
+            inputs = Inputs.of(x)
+            if y.is_floating_point():
+                wrong += list(rows)
+            else:
+                with torch.no_grad():
+                    out = pick(model(*inputs.args, **inputs.kwargs), output)
+                y = as_labels(y)
+                embedder = embedder or Reverser(model, inputs.first(2).given, output=output).embedder
+                bad = (embedder.leads(out, y) <= 0).reshape(len(y), -1).any(1)
+                wrong += [row for row, fails in zip(rows, bad.tolist(), strict=True) if fails]
+            looked += len(rows)
+            bar.advance(len(rows), f"{len(wrong)} fail")
+            if len(wrong) >= most:
+                break
     if not wrong:
         raise OptionError("no sample of this data set fails: there is nothing to repair")
     _, x, y = next(iter(samples.batches([wrong[:most]], most)))
-    console.print(f"{len(wrong[:most])} failing samples", markup=False)
+    console.print(_counted(len(wrong), most, looked, samples.count), markup=False, highlight=False)
     return x, y
+
+
+def _counted(wrong: int, most: int, looked: int, count: int) -> str:
+    """How many failing samples are repaired, and which are left out."""
+    if wrong <= most and looked == count:
+        return f"{wrong} failing samples"
+    unseen = "" if looked == count else f"; the other {count - looked:,} were not looked at"
+    return (
+        f"{most:,} failing samples, the first ones: --most {most} leaves out all others. "
+        f"Of {looked:,} samples {wrong:,} fail{unseen}"
+    )

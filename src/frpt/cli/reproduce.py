@@ -17,6 +17,7 @@ from rich.table import Table
 
 from frpt.cli.shared import console, errors
 from frpt.errors import OptionError
+from frpt.files.atomic import check_folder
 
 
 def reproduce(
@@ -55,6 +56,7 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper, or what is missing of it, and set the result beside the paper's numbers."""
     with errors(resumes=True):
+        check_folder(out)
         lab = laboratory()
         if list_:
             table = Table("name", "what", "in the paper", "--scale small", box=None, pad_edge=False)

@@ -16,7 +16,9 @@ from rich.console import Console
 
 from frpt.cli.entry import stop
 from frpt.cli.models import load
+from frpt.cli.own_code import OwnError, own_error
 from frpt.errors import FrptError, OptionError
+from frpt.files.atomic import check_file
 
 if TYPE_CHECKING:  # torch takes seconds to load: not for --help
     from torch import nn
@@ -43,7 +45,8 @@ Workers = Annotated[int, typer.Option(min=0, help="Processes that load samples."
 def errors(resumes: bool = False) -> Iterator[None]:
     """Our own errors, and files that the system refuses, as one red line and exit code 2.
 
-    resumes: the same command, called again after it was stopped, goes on where it was.
+    What the user's own factory or data set raised is shown from the first line of the user's code on, with exit code 1
+    unless it is one of these. resumes: the same command, called again after it was stopped, goes on where it was.
     """
     stop.resumes = resumes
     try:
@@ -53,9 +56,38 @@ def errors(resumes: bool = False) -> Iterator[None]:
     except (FrptError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise  # whoever read the output has gone: nothing is wrong
-        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {type(error).__name__}: ", end="")
-        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(str(error))
+        own = own_error(error.__cause__ if isinstance(error, FrptError) else error)
+        if own is not None:
+            _say_own(own)
+        if own is None or isinstance(error, FrptError):
+            _say(f"{type(error).__name__}: {error}")
         raise typer.Exit(2) from error
+    except Exception as error:
+        own = own_error(error)
+        if own is None or stop.asked:  # an interruption may come out as any exception
+            raise
+        _say_own(own)
+        raise typer.Exit(1) from error
+
+
+def _say(error: str) -> None:
+    shown = Console(stderr=True, soft_wrap=True, highlight=False)
+    shown.print("[red]error:[/red] ", end="")
+    shown.print(error, markup=False)
+
+
+def _say_own(own: OwnError) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(own.traceback, markup=False, end="")
+    _say(f"this was raised by {own.place}")
+
+
+def check_page(page: Path | None) -> None:
+    """Refuse a page that could not be written, before the work and not after it."""
+    if page is None:
+        return
+    check_file(page)
+    if not page.parent.is_dir():
+        raise OptionError(f"{str(page)!r} cannot be written: name a file in a directory that exists")
 
 
 def picker(output: str | None) -> str | int | None:

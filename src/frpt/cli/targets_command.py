@@ -23,6 +23,7 @@ from frpt.cli.shared import (
     reverser,
 )
 from frpt.errors import OptionError
+from frpt.files.atomic import check_folder
 
 if TYPE_CHECKING:  # torch takes seconds to load: not for --help
     from frpt.targets import TargetStore
@@ -59,6 +60,7 @@ def write(
     from frpt.targets import write_targets
 
     with errors(resumes=True):
+        check_folder(store)
         dataset = load_data(data)
         rev = reverser(model, input, output, preset, blocks, embed, margin, dataset)
         options: dict[str, Any] = {"mode": mode, "dtype": dtype, "batch_size": batch_size, "shard_size": shard_size}

@@ -14,7 +14,7 @@ import typer
 
 from frpt.cli.models import load_data, load_model
 from frpt.cli.shared import ModelSpec, Output, console, errors, loaded, picker
-from frpt.files.atomic import make_folder
+from frpt.files.atomic import check_folder, make_folder
 
 Folder = Path | None
 
@@ -61,6 +61,9 @@ def train(
     from frpt.train import Training, compare, post_train  # lightning_fabric loads with this command only
 
     with errors(resumes=True):
+        for folder in (out, store, partial, log_dir):
+            if folder is not None:
+                check_folder(folder)
         trained, tests = _data(data, val)
         source = load_model(model) if weights is None else loaded(load_model(model), weights)
         training = Training(

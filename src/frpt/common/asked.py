@@ -10,6 +10,7 @@ Called by ``frpt.repairs``: ``nearest_weights``, ``controls``, ``memory`` and ``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from frpt.common.yes_no import signs
-from frpt.errors import NonFiniteError
+from frpt.common.yes_no import are_yes_no, misshapen, signs
+from frpt.errors import LabelError, NonFiniteError
 
 Task = Literal["classification", "binary", "regression"]
 TASKS: tuple[Task, ...] = ("classification", "binary", "regression")
@@ -31,6 +32,49 @@ def task_of(labels: Tensor) -> Task:
     if labels.is_floating_point():
         return "regression"
     return "classification" if labels.dim() == 1 else "binary"
+
+
+def fitting(labels: Tensor, shape: Sequence[int], what: str = "") -> Tensor:
+    """Labels as ``Asked`` has them: class ids (N,), yes and no (N, m), output targets (N, ...).
+
+    Args:
+        labels: as many as there are samples.
+        shape: of the outputs, (N, ...).
+        what: begins the errors.
+
+    Raises:
+        LabelError: where they do not fit the outputs.
+    """
+    shape = tuple(shape)
+    if are_yes_no(shape, labels):
+        answers = labels.reshape(len(labels), -1).long()
+        signs(torch.zeros(answers.shape), answers)
+        return answers
+    if labels.dtype == torch.bool:
+        raise LabelError(f"{what}class ids must be integers, got bool: pass y.long()")
+    if labels.is_floating_point():
+        return _fitting_targets(labels, shape, what)
+    if len(shape) != 2 or labels.dim() != 1:
+        raise LabelError(
+            f"{what}a repair takes one class id for each sample of an output (N, classes), yes or no to each output, "
+            "or output targets, floating-point numbers shaped like the output; the output is "
+            f"{shape}, the labels {tuple(labels.shape)}"
+        )
+    wrong = (labels < 0) | (labels >= shape[1])
+    if bool(wrong.any()):
+        bad = labels[wrong].unique().tolist()[:5]
+        raise LabelError(f"{what}labels {bad} are out of range: the output has {shape[1]} classes")
+    return labels
+
+
+def _fitting_targets(labels: Tensor, shape: tuple[int, ...], what: str) -> Tensor:
+    if labels.dim() == 1 and len(shape) == 2 and shape[1] > 1:
+        raise LabelError(f"{what}class ids must be integers, got {labels.dtype}: pass y.long()")
+    if labels.shape != shape:
+        raise LabelError(f"{what}{misshapen(shape, labels)}")
+    if not bool(torch.isfinite(labels).all()):
+        raise LabelError(f"{what}the output targets hold NaN or infinity; clean the labels first")
+    return labels
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,30 @@
-"""Tables as plain text, and as HTML for notebooks."""
+"""Percentages in one way everywhere; tables as plain text, and as HTML for notebooks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage of at most three digits: "0.12 %", "16.2 %", "272 %", "more than 1,000 %".
+
+    What is not quite all is never "100 %" (but 99.9), and 0 without decimals is none at all; a dash for no number.
+    """
+    if share is None or math.isnan(share):
+        return "–"
+    size = abs(100 * share)
+    sign = "−" if share < 0 else ""
+    if size > 1000:
+        return f"{'less' if sign else 'more'} than {sign}1,000 %"
+    if size == 0:
+        return "0 %"
+    if size >= 100:
+        return f"{sign}{size:,.0f} %"
+    digits = 1 if size >= 1 else 2
+    shown = f"{min(size, 99.9):.{digits}f}"
+    return f"{sign if float(shown) else ''}{shown} %"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -31,6 +31,25 @@ def are_yes_no(shape: Sequence[int], labels: Tensor) -> bool:
     return tuple(labels.shape) in (shape, (*shape[:1], math.prod(shape[1:])), *alone)
 
 
+def misshapen(shape: Sequence[int], labels: Tensor) -> LabelError:
+    """Floating-point labels of another shape than the output's. The size of the batch is b where it is the same."""
+    shape, given = tuple(shape), tuple(labels.shape)
+    known = shape[:1] == given[:1]
+    reason = (
+        f"floating-point labels must have the output's shape {_written(shape, known)}, got {_written(given, known)}."
+    )
+    if known and labels.numel() == math.prod(shape):
+        if are_yes_no(shape, labels.long()):
+            reason += " If they say yes or no, pass whole numbers or booleans: y.long()."
+        reason += f" For a regression pass y.reshape({', '.join(map(str, (-1, *shape[1:])))})."
+    return LabelError(reason)
+
+
+def _written(shape: tuple[int, ...], known: bool) -> str:
+    sizes = ["b", *map(str, shape[1:])] if known else [str(size) for size in shape]
+    return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
+
+
 def signs(output: Tensor, labels: Tensor, ignored: int = -100) -> Tensor:
     """+1 for yes, −1 for no, 0 where a label is ignored: like the output."""
     y = labels.to(output.device).reshape(output.shape).long()

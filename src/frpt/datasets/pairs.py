@@ -26,6 +26,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     default_collate,
 )
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from frpt.datasets.seeds import own_random
 from frpt.errors import InputError, LabelError
@@ -137,6 +138,11 @@ def pairs_of(
                 f"the {what} has {len(dataset[0])} inputs and {len(dataset[1])} labels: there must be as many of both"
             )
         return pairs_of(TensorDataset(*dataset), collate_fn=collate_fn, model=model)
+    if isinstance(dataset, _BaseDataLoaderIter):
+        raise InputError(
+            f"the {what} is iter(DataLoader), which gives batches, and cannot say how many of what size: pass the "
+            "DataLoader itself"
+        )
     if is_stream(dataset):
         if not once:
             raise InputError(

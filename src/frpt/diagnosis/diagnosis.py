@@ -34,7 +34,7 @@ class Diagnosis(Findings):
         score: over all samples.
         layers: ``LayerFinding`` of each layer, output first.
         units: ``UnitFinding`` of each op on the way back, output first; () unless the preset makes targets op by op.
-        ranking: names of layers, the likeliest place of the fault first.
+        ranking: names of layers, the likeliest place of the fault first; () where no sample needs a correction.
         suspects: the first of the ranking, and the layers that cannot be told from it on these samples; () if refitting
             no layer surely takes back a twentieth of the loss. A single suspect is named as the place of the fault.
         advice: ``Advice``, the layers whose targets can be trusted.
@@ -49,12 +49,14 @@ class Diagnosis(Findings):
         sample_names: index → name, of the samples that need a correction; empty where the data set has no names.
         source: where the samples are read from, so that a page can count what a repair does to them.
         recurrent: layers with recurrent weights, which the ranking cannot rule out.
+        unmoved: layer → that the output cannot be moved from it, and where that is lost.
+        output_names: where labels say yes or no to several outputs, one for each output; () elsewhere.
 
     Example:
         >>> diagnosis
         Diagnosis of Sequential, preset default: accuracy 0.25 on 40 samples, 30 need a correction
-        layer  deviation  in reference  label wins  trust  fault   95 % interval   rank
-        -----  ---------  ------------  ----------  -----  ------  --------------  ----
+        layer  deviation  in reference  label wins  trust  fault   95 % interval    rank
+        -----  ---------  ------------  ----------  -----  ------  ---------------  ----
         out    ...
         0      ...
     """

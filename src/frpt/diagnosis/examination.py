@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from frpt.common.text import percent
 from frpt.datasets.labelled import LabelledSamples, sample_bytes
 from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTable, Specimen
 from frpt.diagnosis.layer_axes import axes
+from frpt.diagnosis.report.words import yes_words
 from frpt.diagnosis.responses import picture, responses
 from frpt.diagnosis.sample_views import Words, segmentation, words_of
-from frpt.diagnosis.sums import LayerTally, PartialDiagnosis, SampleTally, classes, scored
+from frpt.diagnosis.sums import LayerTally, PartialDiagnosis, SampleTally, answers, classes, scored
 from frpt.diagnosis.trust import TRUST, Trust, trust
 from frpt.embed import class_dim
 from frpt.errors import OptionError
@@ -54,9 +56,11 @@ class Examination:
         self._whole = True
         _, x, y = next(iter(source.batches([range(min(2, source.count))], 2)))
         out = rev.reconstruct(x, y, at=OUTPUT).anchor
-        dense, known = _class_maps(rev, out, y), classes(rev, out, y)
-        self.class_names = _names(class_names if dense is None else None, 0 if known is None else known[0])
+        dense, known, several = _class_maps(rev, out, y), classes(rev, out, y), answers(rev, out, y)
+        named = class_names if dense is None and several is None else None
+        self.class_names = _names(named, 0 if known is None else known[0])
         self.pixel_classes = () if dense is None else _names(class_names, dense[0].shape[-1])
+        self.output_names = () if several is None else _names(class_names, several[0].shape[1])
         self.score_name, _ = scored(rev, out, y)
         self.tallies = {
             name: LayerTally(axes(rev, name, layouts), rev.batch_axis(name), len(self.class_names)) for name in layers
@@ -88,7 +92,7 @@ class Examination:
         self._whole = False
         for name, rec in recs.items():
             self.tallies[name].add(rec, ids, predicted)
-        self.rows.add(part, ids, predicted, values, recs)
+        self.rows.add(part, ids, predicted, values, recs, answers(self.rev, out, y))
         self._whole = True
 
     def _state(self) -> dict[str, Array]:
@@ -122,13 +126,15 @@ class Examination:
         _, x, y = next(iter(self.source.batches([some.tolist()], TRUST.samples)))
         return trust(self.rev, x, y, self.layers, seed)
 
-    def ranked(self, looked: Sequence[int], size: int, seed: int, loss: str | None = None) -> Ranking:
-        """The layers by what refitting each alone takes back of the loss, on held-out samples."""
+    def ranked(
+        self, table: SampleTable, looked: Sequence[int], size: int, seed: int, loss: str | None = None
+    ) -> Ranking:
+        """The layers by what refitting each alone takes back of the loss, on held-out samples; none if all is right."""
         each = sample_bytes(self.source, map(self.rev.sample_shape, self.layers))
         most = max(ranking.LEAST_SAMPLES, min(ranking.SAMPLES, ranking.MEMORY // each))
         some = np.random.default_rng(seed).permutation(np.asarray(looked))[:most].tolist()
         half = len(some) // 2
-        if half == 0:
+        if half == 0 or not table.corrected.any():
             return Ranking(dict.fromkeys(self.layers, Fault(0.0)), ())
         one, other = ([(x, y) for _, x, y in self.source.batches([p], size)] for p in (some[:half], some[half:]))
         return ranking.refit(self.rev, one, other, self.layers, loss).ranked(seed)
@@ -206,12 +212,18 @@ class Examination:
         return segmentation(image, maps, self.pixel_classes, self.rev.embedder.ignore_index)
 
     def _said(self, out: Tensor, y: Tensor) -> list[str]:
-        """Label and prediction in words for every sample, where they are no class ids: a few numbers, or a share."""
+        """Label and prediction in words for every sample, where they are no class ids.
+
+        The names of what is said yes to, a few numbers, or a share.
+        """
         if self.class_names:
             return [""] * len(y)
+        if (several := answers(self.rev, out, y)) is not None:
+            label, predicted = ([yes_words(self.output_names, row) for row in rows.tolist()] for rows in several)
+            return [f"label: {a}; predicted: {b}" for a, b in zip(label, predicted, strict=True)]
         front = self.rev.batch_axis(OUTPUT).front(out).detach().cpu()
         if self.score_name == "accuracy":
-            return [f"{100 * float(v):.1f} % of its labels are right" for v in scored(self.rev, out, y)[1]]
+            return [f"{percent(float(v))} of its labels are right" for v in scored(self.rev, out, y)[1]]
         if front[0].numel() > _NUMBERS:
             return [f"mean squared error {float(v):.3g}" for v in scored(self.rev, out, y)[1]]
         return [
@@ -283,9 +295,11 @@ def _names(given: Sequence[str] | None, classes: int) -> tuple[str, ...]:
     """A name for each class; the numbers where none are given."""
     if given is not None and len(given) != classes:
         raise OptionError(
-            f"class_names has {len(given)} names, the output {classes} classes; pass one name for each class"
+            f"class_names has {len(given)} names, the output {classes} classes; pass one name for each class (of "
+            "labels of yes and no, for each output)"
             if classes
-            else "class_names was given, but the labels are no class ids, one for each sample"
+            else "class_names was given, but the labels are neither class ids, one for each sample, nor yes and no to "
+            "each of a few outputs (b, outputs); leave class_names out"
         )
     return tuple(map(str, range(classes))) if given is None else tuple(map(str, given))
 

@@ -239,6 +239,9 @@ class SampleTable(BriefRepr):
         reference_deviation: (n, l), in standard deviations of the layer's features; NaN without a reference.
         wins: (n, l) bool, the network run on from a* predicts the label.
         closed: (n, l), share of the output's residual that is gone.
+        label_yes: (n, o) bool, which of o outputs a label says yes to, and none that it ignores; None unless labels say
+            yes or no to several outputs.
+        predicted_yes: (n, o) bool, which of these the network says yes to; None likewise.
 
     Example:
         >>> table = diagnosis.samples
@@ -255,6 +258,8 @@ class SampleTable(BriefRepr):
     reference_deviation: Array
     wins: Array
     closed: Array
+    label_yes: Array | None = None
+    predicted_yes: Array | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -301,6 +306,8 @@ class Findings:
     sample_names: Mapping[int, str] = field(default_factory=dict)
     source: LabelledSamples | None = None
     recurrent: tuple[str, ...] = ()
+    unmoved: Mapping[str, str] = field(default_factory=dict)
+    output_names: tuple[str, ...] = ()
 
     @property
     def regression(self) -> bool:

@@ -23,7 +23,6 @@ from torch import Tensor
 from frpt.common.batch_axis import BatchAxis
 from frpt.diagnosis.findings import Array, SampleTable
 from frpt.diagnosis.layer_axes import LayerAxes
-from frpt.embed import class_dim
 from frpt.errors import OptionError
 from frpt.files.atomic import write_atomic
 from frpt.files.digest import sha256_of_bytes, sha256_of_json
@@ -34,6 +33,8 @@ from frpt.reverser import Reverser
 _PAIRS = 4096
 # Confused pairs of classes whose channels are summed apart: all pairs of 64 classes. With more classes the pairs that
 # turn up first are kept, so that memory stays bounded (4096 pairs × 512 channels × 8 bytes = 16 MiB a layer).
+_OUTPUTS = 1000
+# Outputs of yes and no up to which a sample's answers are kept, so that memory stays bounded: a choice. 2 kB a sample.
 _EVERY = 30.0
 # Seconds between two savings: chosen so that little is lost and little is written; it changes no result.
 _SETTINGS, _CHECKSUM = "settings", "checksum"
@@ -42,20 +43,16 @@ _SETTINGS, _CHECKSUM = "settings", "checksum"
 def scored(rev: Reverser, out: Tensor, y: Tensor) -> tuple[str, Tensor]:
     """The name of the score and its value for each sample: (b,).
 
-    "accuracy" is the share of a sample's labels that are predicted, NaN where all are ignored; "mse" the mean squared
-    error, where labels are no class ids.
+    "accuracy" is the share of a sample's labels that win, strictly as everywhere (a tie is not right), NaN where all
+    are ignored; "mse" the mean squared error, where labels are no class ids.
     """
     y = y.to(out.device)
-    if rev.embedder.yes_no(out, y):
-        lead = rev.embedder.leads(out, y).reshape(len(y), -1)
-        looked = torch.isfinite(lead)
-        return "accuracy", ((lead > 0) & looked).sum(1).double() / looked.sum(1)
-    if y.is_floating_point() or y.shape == out.shape:
+    named = rev.embedder.yes_no(out, y)
+    if not named and (y.is_floating_point() or y.shape == out.shape):
         return "mse", (out.double() - y.double()).square().reshape(len(y), -1).mean(1)
-    axis = class_dim(out, y) if rev.embedder.class_dim is None else rev.embedder.class_dim
     counts = (y != rev.embedder.ignore_index).reshape(len(y), -1)
-    hit = (out.argmax(axis) == y).reshape(len(y), -1) & counts
-    return "accuracy", hit.sum(1).double() / counts.sum(1)
+    wins = (rev.embedder.leads(out, y) > 0).reshape(len(y), -1) & counts
+    return "accuracy", wins.sum(1).double() / counts.sum(1)
 
 
 def classes(rev: Reverser, out: Tensor, y: Tensor) -> tuple[int, Tensor, Tensor] | None:
@@ -68,6 +65,18 @@ def classes(rev: Reverser, out: Tensor, y: Tensor) -> tuple[int, Tensor, Tensor]
     if y.dim() == 1 and not y.is_floating_point() and out.dim() == 2 and y.shape[0] == out.shape[0]:
         return out.shape[1], y.long(), out.argmax(1)
     return None
+
+
+def answers(rev: Reverser, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+    """(what labels say yes to, what the network says yes to), both (b, outputs) bool, where there are several outputs.
+
+    Of an output (b, outputs) with labels of yes and no; None otherwise, and from ``_OUTPUTS`` on. Ignored ones: no.
+    """
+    if not rev.embedder.yes_no(out, y) or out.dim() != 2 or not 1 < out.shape[1] <= _OUTPUTS:
+        return None
+    y = y.to(out.device).reshape(out.shape)
+    looked = y != rev.embedder.ignore_index
+    return (y == 1) & looked, (out > rev.embedder.threshold) & looked
 
 
 class LayerTally:
@@ -164,8 +173,12 @@ class SampleTally:
         predicted: Tensor | None,
         values: Tensor,
         recs: Mapping[str, Reconstruction],
+        said: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """labels, predicted: (b,) class ids, None where there are none. values: (b,), the sample's score."""
+        """labels, predicted: (b,) class ids, None where there are none. values: (b,), the sample's score.
+
+        said: as ``answers`` has it.
+        """
         none = torch.full((len(index),), -1)
         ordered = [recs[name] for name in self.layers]
         row = {
@@ -178,6 +191,7 @@ class SampleTally:
             "wins": torch.stack([r.wins for r in ordered], 1),
             "closed": torch.stack([r.closed.float() for r in ordered], 1),
             "value": values,
+            **({} if said is None else {"label_yes": said[0], "predicted_yes": said[1]}),
         }
         self.extend({name: value.cpu().numpy() for name, value in row.items()})
 
@@ -190,6 +204,11 @@ class SampleTally:
 
     def extend(self, columns: Mapping[str, Array]) -> None:
         """Rows after those that are here already."""
+        if self._columns and set(columns) != set(self._columns):
+            raise OptionError(
+                f"the saved diagnosis has other columns, {sorted(self._columns)}, than this version's, "
+                f"{sorted(columns)}. Remove the file that partial= names to start again."
+            )
         first, last = self._filled, self._filled + len(columns["index"])
         for name, rows in columns.items():
             if name not in self._columns:

@@ -68,7 +68,7 @@ def diagnose(
             collate_fn is taken over, or a stream (an iterable data set, an iterator), which is read once and held in
             memory.
         at: layers; by default the outermost modules. The output is always among them.
-        class_names: one for each class; their numbers by default.
+        class_names: one for each class, or for each output that labels say yes or no to; their numbers by default.
         reference: how features vary. By default the Reverser's, or one fitted to 512 of these samples, and targets are
             the likeliest features in which the label wins; False does without, and targets are the least change.
         loss: that refitting a layer shall take back: "cross_entropy", "bce" (binary, an answer for each output) or
@@ -125,7 +125,7 @@ def diagnose(
         raise OptionError(f"layouts names {', '.join(map(repr, sorted(strange)))}, not among the layers {layers}")
     rev, measure = _with_reference(rev, source, layers, reference, seed, progress)
     size = batch_size or fitting_batch(source, map(rev.sample_shape, layers), _BATCH)
-    exam = Examination(rev, source, layers, layouts, class_names)
+    exam = Examination(rev.quickly(), source, layers, layouts, class_names)
     saved = PartialDiagnosis(partial, {**_settings(rev, source, layers, looked, size), "reference": measure})
     with Progress("diagnosing", len(looked), shown=progress) as bar:
         table = exam.pass_over(looked, size, bar, saved)
@@ -133,7 +133,7 @@ def diagnose(
         bar.describe("trust")
         trusted = exam.trust(table, seed)
         bar.describe("ranking layers")
-        ranked = exam.ranked(looked, min(size, ranking.BATCH), seed, loss)
+        ranked = exam.ranked(table, looked, min(size, ranking.BATCH), seed, loss)
         bar.describe("response maps")
         draw = pictures or getattr(dataset, "picture", None)
         shown = exam.gallery(table, gallery, mean, std, draw, name, tokens or getattr(dataset, "tokens", None))
@@ -148,8 +148,8 @@ def diagnose(
         score=exam.rows.score,
         layers=findings,
         units=trusted.units,
-        ranking=tuple(ranked.faults),
-        suspects=ranked.suspects if table.corrected.any() else (),
+        ranking=tuple(ranked.faults) if table.corrected.any() else (),
+        suspects=ranked.suspects,
         advice=advise(findings, exam.score_name == "mse"),
         confusion=confusion,
         pairs=confused,
@@ -161,6 +161,8 @@ def diagnose(
         sample_names={int(i): said for i in table.index[table.corrected] if (said := name(int(i)))},
         source=source,
         recurrent=ranked.recurrent,
+        unmoved={layer: note for layer in layers if (note := rev.plan(layer).note)},
+        output_names=exam.output_names,
     )
 
 

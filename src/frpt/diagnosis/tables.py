@@ -16,10 +16,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from frpt.common.text import html_table, table
+from frpt.common.text import html_table, percent, table
 from frpt.diagnosis.findings import Findings, UnitFinding
 from frpt.diagnosis.report.verdict import verdict
-from frpt.diagnosis.report.words import class_name
+from frpt.diagnosis.report.words import answers_of, class_name
 from frpt.errors import OptionError
 from frpt.graph.names import OUTPUT
 
@@ -67,11 +67,12 @@ def samples(d: Findings) -> pd.DataFrame:
     import pandas as pd
 
     s, names = d.samples, [f.name for f in d.layers]
+    said = [answers_of(d, row, none="") for row in range(len(s))]
     columns: dict[str, Any] = {
         "index": s.index,
         **({"name": [d.sample_names.get(int(i), "") for i in s.index]} if d.sample_names else {}),
-        "label": [_class(d, k) for k in s.label],
-        "predicted": [_class(d, k) for k in s.predicted],
+        "label": [label for label, _ in said],
+        "predicted": [predicted for _, predicted in said],
         "label_id": s.label,
         "predicted_id": s.predicted,
         "corrected": s.corrected,
@@ -187,8 +188,8 @@ def _layer_rows(d: Findings) -> list[tuple[str, ...]]:
     rank = {name: str(i) for i, name in enumerate(d.ranking, 1)}
     return [
         (f.name, f"{f.deviation:.4f}", _number(f.reference_deviation),
-         f"{100 * (f.closed if d.regression else f.wins):.1f} %",
-         f"{f.trust:.2f}", f"{100 * f.fault:.1f} %", _span(f.fault_interval), rank.get(f.name, "-"))
+         percent(f.closed if d.regression else f.wins),
+         f"{f.trust:.2f}", percent(f.fault), _span(f.fault_interval), rank.get(f.name, "-"))
         for f in d.layers
     ]  # fmt: skip
 
@@ -198,8 +199,8 @@ def _class(d: Findings, number: int) -> str:
 
 
 def _span(interval: tuple[float, float]) -> str:
-    low, high = (100 * end for end in interval)
-    return f"{low:.1f} to {high:.1f} %"
+    low, high = map(percent, interval)
+    return f"{low.removesuffix(' %')} to {high}"
 
 
 def _number(value: float) -> str:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from frpt.common.text import html_table, table
@@ -100,6 +99,8 @@ class Trajectory:
             >>> trajectory.correlation("0").pearson
             nan
         """
+        from scipy import stats
+
         if layer not in self.layers:
             raise UnknownLayerError(layer, self.layers)
         deviation = self.deviation[:, self.layers.index(layer)]

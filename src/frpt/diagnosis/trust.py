@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from frpt.common.batch_axis import BatchAxis, relative
+from frpt.common.text import percent
 from frpt.diagnosis.findings import Advice, LayerFinding, UnitFinding
 from frpt.graph.inputs import Inputs
 from frpt.graph.names import OUTPUT
@@ -140,9 +141,9 @@ def _capital(sentence: str) -> str:
 def _why_not(f: LayerFinding, regression: bool) -> str:
     met = "the output asked for is met" if regression else "the label wins"
     return (
-        f"at {f.name} the trust is {_shown(f.trust)}, less than {TRUST.least}: {met} in {100 * f.wins:.1f} % "
+        f"at {f.name} the trust is {_shown(f.trust)}, less than {TRUST.least}: {met} in {percent(f.wins)} "
         f"of the samples, and moving the feature by a tenth of the correction changes the correction by "
-        f"{100 * f.sensitivity:.0f} %"
+        f"{percent(f.sensitivity)}"
     )
 
 

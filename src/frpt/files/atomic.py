@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,17 +19,27 @@ _LONGEST_NAME = 200
 """Characters of a name that a staged file keeps: file systems allow 255 bytes, and an owner and a suffix follow."""
 
 
+_KINDS = {
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a link to itself",
+}  # fmt: skip
+
+
 @contextlib.contextmanager
-def staged(path: Path, owner: int | None = None) -> Iterator[Path]:
+def staged(path: Path, owner: int | None = None, links: bool = True) -> Iterator[Path]:
     """A name beside ``path`` for a file or a directory that takes its place once the block has ended.
 
     If the block fails, what was written is removed and ``path`` stays as it was. A killed process leaves a file that
     ends in ``.tmp``; ``sweep`` removes those of an owner.
 
     Args:
-        path: Where the file or directory shall be in the end; what is there is replaced.
+        path: Where the file or directory shall be in the end; what is there is replaced. A device, a pipe or a socket
+            is not: that is an OSError before the block begins.
         owner: A number that tells writers apart, by default the process id.
+        links: A link stays, and what it leads to is replaced; False replaces the link itself, as in directories that
+            another may have filled to have a file elsewhere written over.
     """
+    path = _place(path, links)
     part = path.with_name(f"{path.name[:_LONGEST_NAME]}.{os.getpid() if owner is None else owner}.tmp")
     _remove(part)
     try:
@@ -45,10 +56,13 @@ def staged(path: Path, owner: int | None = None) -> Iterator[Path]:
         raise
 
 
-def write_atomic(file: Path, data: bytes, rank: int = 0) -> None:
-    """Replace a file by ``data``; the reader sees the old file or the new one. ``rank`` tells several writers apart."""
+def write_atomic(file: Path, data: bytes, rank: int = 0, links: bool = True) -> None:
+    """Replace a file by ``data``; the reader sees the old file or the new one. ``rank`` tells several writers apart.
+
+    links: as in ``staged``.
+    """
     try:
-        with staged(file, rank) as part:
+        with staged(file, rank, links) as part:
             part.write_bytes(data)
     except OSError as error:
         raise refused(file, error, len(data)) from error
@@ -72,6 +86,20 @@ def check_folder(path: str | Path) -> None:
         raise refused(folder, NotADirectoryError(errno.ENOTDIR, f"{there} is no directory"))
     if not os.access(there, os.W_OK | os.X_OK):
         raise refused(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def check_file(path: str | Path) -> None:
+    """Refuse a file that could not be written, before any work for it; nothing is made.
+
+    Its directory may be missing, as long as it could be made.
+    """
+    try:
+        place = _place(Path(path))
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a directory; name a file")
+    except OSError as error:
+        raise refused(Path(path), error) from error
+    check_folder(place.parent)
 
 
 def create_atomic(file: Path, data: bytes, rank: int = 0) -> bool:
@@ -121,6 +149,20 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _place(path: Path, links: bool = True) -> Path:
+    """Where a link leads, in the end; refused where something is there that is neither a file nor a directory."""
+    if path.is_symlink() and not links:
+        return path
+    place = Path(os.path.realpath(path)) if path.is_symlink() else path
+    try:
+        mode = os.lstat(place).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return place
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, which is left as it is")
+    return place
 
 
 def _is_folder(path: Path) -> bool:

@@ -1,12 +1,15 @@
 """The one progress bar: what is done and of how much, how fast, a few words, the time left, a unit that takes long.
 
-Called by every long work: writing and verifying targets, references, diagnoses, training, the demo. Where there is no
-terminal it writes a line now and then instead. Work that will take long says at its beginning how long.
+Called by every long work: writing and verifying targets, references, diagnoses, repairs, training, the demo. Where
+there is no terminal it writes a line now and then instead, also while nothing is finished. Work that will take long
+says at its beginning how long.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from importlib.util import find_spec
 from types import TracebackType
 
 from rich import progress as bars
@@ -26,6 +29,11 @@ _FIRST = 1.0
 """Seconds of work after which that is known well enough: the first samples take longer than others (chosen)."""
 _LINES = (10.0, 300.0, 0.05)
 """Without a terminal: seconds between two lines at least; at most; share of the work between them (chosen)."""
+_SILENCE = (15.0, 0.05)
+"""Without a terminal: seconds of silence after which there is a line in any case; longer work waits for this share of
+the time it has taken so far, so that a night's log stays short (chosen)."""
+_LOOKS = 1.0
+"""Seconds between two looks at how long it has been silent (chosen)."""
 
 
 class Progress:
@@ -38,6 +46,8 @@ class Progress:
         unit: What is counted, for the rate: "samples/s".
         shown: False shows nothing.
         transient: The bar goes when the work is done.
+        rated: False for units that say nothing by how many there are in a second; ``total`` is then the most there can
+            be.
         console: Where to show it, instead of the standard error stream.
     """
 
@@ -50,6 +60,7 @@ class Progress:
         unit: str = "samples",
         shown: bool = True,
         transient: bool = False,
+        rated: bool = True,
         console: Console | None = None,
     ) -> None:
         columns = (
@@ -61,7 +72,7 @@ class Progress:
             _SlowUnit(),
         )
         out = console or Console(stderr=True)
-        live = out.is_terminal or out.is_jupyter
+        live = out.is_terminal or (out.is_jupyter and find_spec("ipywidgets") is not None)  # else rich only warns
         self._bar = bars.Progress(
             *columns,
             console=out,
@@ -70,20 +81,28 @@ class Progress:
             speed_estimate_period=_PERIOD,
         )
         self._task = self._bar.add_task(description, total=total, completed=done, text="")
-        self._unit, self._words = unit, ""
+        self._name, self._unit, self._words, self._rated = description, unit, "", rated
         self._shown, self._lines, self._transient = shown, shown and not live, transient
         self._told = False
-        self._begun = self._last = time.monotonic()
+        self._begun = self._last = self._stage_begun = time.monotonic()
+        self._ended = threading.Event()
+        self._watching: threading.Thread | None = None
         self._before = self._line_at = float(done)
 
     def __enter__(self) -> Progress:
         self._bar.start()
-        self._begun = self._last = time.monotonic()
+        self._begun = self._last = self._stage_begun = time.monotonic()
+        if self._lines:
+            self._watching = threading.Thread(target=self._watch, daemon=True)
+            self._watching.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
+        if self._watching is not None:
+            self._watching.join()
         refreshing = getattr(self._bar.live, "_refresh_thread", None)  # rich tells it to end and does not wait
         self._bar.stop()
         if refreshing is not None:
@@ -92,24 +111,32 @@ class Progress:
         if self._lines and kind is None and not self._transient and task.completed > self._before:
             taken = time.monotonic() - self._begun
             rate = self._per_time((task.completed - self._before) / max(taken, 1e-9))
-            done = f"{task.description}: {task.completed:,.0f} {self._unit} in {duration(taken)}"
+            done = f"{self._name or task.description}: {self._counted(task.completed)} in {duration(taken)}"
             self._say(", ".join(part for part in (done, rate, self._words) if part))
 
     @property
     def rate(self) -> str:
-        """How fast it goes: per second, or per minute where that is less than one a second; empty at the start."""
+        """How fast it goes: per second, or per minute where that is less than one a second; empty if not known."""
         speed = self._bar.tasks[0].speed
         return self._per_time(speed) if speed else ""
 
     def _per_time(self, speed: float) -> str:
+        if not self._rated:
+            return ""
         if speed < 1:
             return f"{60 * speed:.1f} {self._unit}/min"
         return f"{speed:,.{0 if speed >= 10 else 1}f} {self._unit}/s"
 
-    def advance(self, count: int = 1, words: str | None = None) -> None:
-        """So many units more. words: shown beside the rate from now on."""
+    def _counted(self, count: float) -> str:
+        """A number of units in words: 1 sample, 2 samples."""
+        return f"{count:,.0f} {self._unit.removesuffix('s') if count == 1 else self._unit}"
+
+    def advance(self, count: float = 1, words: str | None = None, last: bool = False) -> None:
+        """So many units more. words: shown beside the rate from now on. last: none will follow, whatever the total."""
         self._words = self._words if words is None else words
         self._bar.advance(self._task, count)
+        if last:
+            self._bar.update(self._task, total=self._bar.tasks[0].completed)
         self._bar.update(self._task, text=", ".join(part for part in (self.rate, self._words) if part))
         if self._shown:
             self._tell()
@@ -124,8 +151,8 @@ class Progress:
         if not self._told:
             self._told = True
             if taken + left >= _LONG:
-                rest = total - self._before
-                self._say(f"{task.description}: about {duration(taken + left)} for {rest:,.0f} {self._unit}")
+                about = f"{'' if self._rated else 'at most '}about {duration(taken + left)}"
+                self._say(f"{task.description}: {about} for {self._counted(total - self._before)}")
                 self._last, self._line_at = now, task.completed
                 return
         least, most, share = _LINES
@@ -136,12 +163,32 @@ class Progress:
             self._say(f"{task.description}: {', '.join(part for part in parts if part)}")
             self._last, self._line_at = now, task.completed
 
+    def _watch(self) -> None:
+        """Look now and then whether it has been silent for long; in a thread of its own."""
+        while not self._ended.wait(_LOOKS):
+            self._break_silence()
+
+    def _break_silence(self) -> None:
+        """What is being done and for how long, after some time without a line."""
+        task, now = self._bar.tasks[0], time.monotonic()
+        least, share = _SILENCE
+        if now - self._last < min(max(least, share * (now - self._begun)), _LINES[1]):
+            return
+        taken = f"{duration(now - self._stage_begun)} so far"
+        if task.completed >= (task.total or 0):  # a stage after the counted work, of which the words said nothing
+            parts = [taken, at_work()]
+        else:
+            parts = [f"{task.completed:,.0f}/{task.total:,.0f}", self._words, taken, at_work()]
+        self._say(f"{task.description}: {', '.join(part for part in parts if part)}")
+        self._last = now
+
     def _say(self, line: str) -> None:
         self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def describe(self, description: str) -> None:
         """What is being done from now on."""
         self._bar.update(self._task, description=description)
+        self._stage_begun = time.monotonic()
 
     def jump_to(self, done: int) -> None:
         """So many units are done, e.g. after a state was restored; the rate does not count them."""

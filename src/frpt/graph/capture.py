@@ -23,19 +23,16 @@ from torch.utils import _pytree as pytree
 
 from frpt.common.batch_axis import BatchAxis
 from frpt.common.convolution import conv2d
+from frpt.common.pooling import max_pool2d
 from frpt.errors import CaptureError, EvalModeWarning, FrptError, InputError
+from frpt.graph.final import activated_last, activation
 from frpt.graph.inputs import Inputs, Picked, Picker
 from frpt.graph.layout import batch_axis_in
-from frpt.graph.pooling import max_pool2d
 from frpt.graph.quiet import quiet_export
+from frpt.graph.refused import of_types, wrong_type
 
 _PREFIX = "model"
 """Attribute under which ``Picked`` holds the user's model: every path in the graph starts with it."""
-_PROBABILITIES: dict[Any, str] = {
-    torch.ops.aten.softmax.int: "softmax", torch.ops.aten._softmax.default: "softmax",
-    torch.ops.aten.sigmoid.default: "sigmoid",
-}  # fmt: skip
-_COPIES = {torch.ops.aten.clone.default, torch.ops.aten.alias.default, torch.ops.aten.contiguous.default}
 
 
 @contextlib.contextmanager
@@ -79,7 +76,7 @@ class Captured:
         output = next(n for n in program.graph.nodes if n.op == "output").args[0][0]
         if not is_float(output):
             raise CaptureError("the picked output is not a floating-point tensor; choose another with output=")
-        self.output: Node = output
+        self.output: Node = activated_last(program, output)
         self.nodes: list[Node] = self._live()
         self.order: dict[Node, int] = {n: i for i, n in enumerate(self.nodes)}
 
@@ -198,8 +195,14 @@ class Captured:
         return tensor
 
     def given(self, inputs: Inputs) -> dict[Node, Any]:
-        """Values of all placeholders for one call."""
+        """Values of all placeholders for one call; of another type than the graph was made for they are refused."""
         values: dict[Node, Any] = dict(zip(self.inputs, _leaves(inputs), strict=True))
+        for node, value in values.items():
+            made_for = node.meta.get("val")
+            if not isinstance(value, Tensor) or not isinstance(made_for, Tensor) or value.dtype == made_for.dtype:
+                continue
+            if value.is_floating_point() or made_for.is_floating_point():
+                raise wrong_type([value.dtype], self.model, f"the network was captured with {made_for.dtype}")
         values.update(self.constants)
         values.update({n: self.weight(n) for n in self.weights})
         return values
@@ -223,11 +226,7 @@ class Captured:
 
     def activation(self) -> tuple[str, Node]:
         """("softmax" or "sigmoid", the value before it) where the output ends in one; else ("", the output)."""
-        node = self.output
-        while node.target in _COPIES:
-            node = node.all_input_nodes[0]
-        name = _PROBABILITIES.get(node.target, "")
-        return (name, node.all_input_nodes[0]) if name else ("", self.output)
+        return activation(self.output)
 
     def output_of(self, inputs: Inputs, weights: Mapping[Node, Tensor] | None = None) -> Tensor:
         """The network's output, with some other weights; not differentiable."""
@@ -318,6 +317,8 @@ def _explain(wrapped: Picked, inputs: Inputs, error: Exception) -> NoReturn:
     try:
         wrapped(*inputs.args, **inputs.kwargs)
     except Exception as own:
+        if of_types(own):
+            raise wrong_type({t.dtype for t in inputs.tensors}, wrapped.model, str(own)) from own
         raise InputError(
             f"the model fails on the example inputs by itself: {type(own).__name__}: {own}. "
             "Pass inputs of the shapes and types its forward takes."

@@ -33,14 +33,28 @@ class Inputs:
         """A tensor, a tuple or list of positional inputs, or a mapping of keyword inputs; more keywords beside it."""
         more = dict(kwargs or {})
         if isinstance(x, Tensor):
-            return Inputs((x,), more)
-        if isinstance(x, Mapping):
-            return Inputs((), {**x, **more})
-        if isinstance(x, tuple | list):
-            return Inputs(tuple(x), more)
-        raise InputError(
-            f"inputs must be a tensor, a tuple of positional inputs or a dict of keyword inputs, got {type(x).__name__}"
-        )
+            inputs = Inputs((x,), more)
+        elif isinstance(x, Mapping):
+            inputs = Inputs((), {**x, **more})
+        elif isinstance(x, tuple | list):
+            inputs = Inputs(tuple(x), more)
+        else:
+            raise InputError(
+                "inputs must be a tensor, a tuple of positional inputs or a dict of keyword inputs, got "
+                f"{type(x).__name__}"
+            )
+        inputs._check_numbers()
+        return inputs
+
+    def _check_numbers(self) -> None:
+        """Refuse tensors on the meta device."""
+        for path, leaf in pytree.tree_leaves_with_path((self.args, self.kwargs)):
+            if isinstance(leaf, Tensor) and leaf.is_meta:
+                name = f"inputs{pytree.keystr(path[1:])}"
+                raise InputError(
+                    f"{name} is on the meta device: it has a shape, {tuple(leaf.shape)}, but no numbers. Pass a tensor "
+                    "with real memory, on the model's device."
+                )
 
     @property
     def given(self) -> InputLike:
@@ -129,11 +143,12 @@ class Inputs:
         args, kwargs = pytree.tree_map(join, (self.args, self.kwargs), (other.args, other.kwargs))
         return Inputs(args, kwargs)
 
-    def check_finite(self) -> None:
+    def check_finite(self, what: str = "") -> None:
+        """Refuse NaN and infinity. what: begins the error."""
         for i, t in enumerate(self.tensors):
             if t.is_floating_point() and not bool(torch.isfinite(t).all()):
                 bad = int((~torch.isfinite(t)).sum())
-                raise NonFiniteError(f"input tensor {i} holds {bad} NaN or infinite values; clean the data first")
+                raise NonFiniteError(f"{what}input tensor {i} holds {bad} NaN or infinite values; clean the data first")
 
 
 class Picked(nn.Module):
@@ -223,5 +238,10 @@ def _describe(out: Any) -> str:
     if dataclasses.is_dataclass(out) and not isinstance(out, type):
         return f"a {type(out).__name__} with {', '.join(repr(f.name) for f in dataclasses.fields(out))}"
     if isinstance(out, tuple | list):
-        return f"a {type(out).__name__} of {len(out)}: {', '.join(type(v).__name__ for v in out)}"
-    return f"a {type(out).__name__}"
+        return f"a {type(out).__name__} of {len(out)}: {', '.join(map(_kind, out))}"
+    return f"a {_kind(out)}"
+
+
+def _kind(value: Any) -> str:
+    """Its class; of any tensor, also one that a graph is captured with, simply that."""
+    return "Tensor" if isinstance(value, Tensor) else type(value).__name__

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from torch.fx import Node
 from frpt.common.asked import Asked, divergence
 from frpt.errors import OptionError
 from frpt.graph.capture import Captured
-from frpt.graph.inputs import Inputs
+from frpt.graph.inputs import InputLike, Inputs
 from frpt.repairs.curvature import Curvature
 from frpt.repairs.nearest_weights import NearestWeights, Problem, Right, Weights
 from frpt.repairs.weight_maps import WeightMap
@@ -99,6 +99,7 @@ class Control(Problem):
         for _ in range(self.descent.epochs):
             value, all_right, steps = self._epoch(change, strength, optimizer, order)
             made += steps
+            self.tell(f"step {made}")
             if all_right and bool(self.met(self.outputs(change)).all()):
                 break
             waited = 0 if value < (1 - self.descent.gain) * best else waited + 1
@@ -156,6 +157,15 @@ class Control(Problem):
         if self.asked.task == "regression":
             return (outputs - before).square().sum() / (2 * len(rows))
         return divergence(before, outputs, self.asked.task, self.asked.ends).mean()
+
+
+def replayed(old: InputLike | None, keep: tuple[Any, Any] | None) -> Inputs | None:
+    """Old inputs that replay may learn from: those given, or the half of ``keep`` that is not reported on."""
+    if old is None and keep is None:
+        return None
+    inputs = Inputs.of(keep[0] if old is None else old)  # type: ignore[index]
+    inputs.check_finite()
+    return inputs if old is not None else inputs.taken(torch.arange(0, inputs.batch, 2))
 
 
 def diagonal(c: Curvature) -> Tensor:

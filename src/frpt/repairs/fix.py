@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from frpt.common.text import html_table, table
+from frpt.common.text import html_table, percent, table
 from frpt.files.digest import weights_of
 from frpt.graph.capture import eval_mode
 from frpt.graph.inputs import Inputs, Picker, pick
@@ -53,7 +53,7 @@ class Kept:
         after = self.right_before - len(self.broken) + len(self.mended)
         return (
             f"of {self.count} old samples {len(self.broken)} broke and {len(self.mended)} were mended: "
-            f"{100 * self.right_before / self.count:.1f} % right before, {100 * after / self.count:.1f} % now"
+            f"{percent(self.right_before / self.count)} right before, {percent(after / self.count)} now"
         )
 
 
@@ -104,9 +104,7 @@ class Explanation:
 
     @property
     def _cells(self) -> list[tuple[str, ...]]:
-        return [
-            (m.layer, f"{100 * m.deviation:.1f} %", f"{100 * m.asked:.1f} %", f"{m.cosine:+.2f}") for m in self.rows
-        ]
+        return [(m.layer, percent(m.deviation), percent(m.asked), f"{m.cosine:+.2f}") for m in self.rows]
 
 
 _EXPLAINED = ("layer", "moved", "target", "cosine")
@@ -248,7 +246,7 @@ class Fix:
 
     @property
     def _rows(self) -> list[tuple[str, ...]]:
-        return [(name, f"{100 * share:.2f} %") for name, share in self.diff.moved.items()]
+        return [(name, percent(share)) for name, share in self.diff.moved.items()]
 
 
 _COLUMNS = ("parameter", "moved")

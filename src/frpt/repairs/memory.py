@@ -38,7 +38,7 @@ from frpt.graph.inputs import Inputs, Picker
 from frpt.graph.names import OUTPUT
 from frpt.repairs.curvature import Curvature, joined, on_eigenbases, rotated
 from frpt.repairs.nearest_weights import NearestWeights, Problem
-from frpt.repairs.weight_maps import Gradients, Pass, WeightMap, weight_maps
+from frpt.repairs.weight_maps import Gradients, Pass, WeightMap, check_any, weight_maps
 from frpt.reverser import Reverser, make_reverser
 
 _FORMAT, _VERSION = "frpt memory", 3
@@ -52,6 +52,8 @@ _MOCK, _MOCK_STRENGTH = 20, {"classification": 3e3, "binary": 3e3, "regression":
 """Inputs of the mock repair, and its strength: the first that ``frpt.repair`` tries."""
 _EXAMPLE, _BATCH = 8, 50
 """Inputs to capture the network with, and in a pass: more take memory, not less time (SimpleCNN, on a CPU)."""
+_PASSES = 2
+"""Over the inputs: one for the bases, one for the powers along them."""
 
 
 @dataclass(frozen=True)
@@ -263,14 +265,14 @@ def remember(
     maps, _ = weight_maps(captured)
     if task is None:
         task = "binary" if math.prod(map(int, captured.output.meta["val"].shape[1:])) == 1 else "classification"
-    if not maps:
-        raise OptionError("this network has no linear map and no convolution whose weights a repair could move")
-    with eval_mode(rev.model), Progress("remembering", 2 * batches.count, unit="inputs", shown=progress) as bar:
+    check_any(captured, maps)
+    with eval_mode(rev.model), Progress("remembering", batches.count, unit="inputs", shown=progress) as bar:
         bases = {}
         sums = _summed(captured, maps, batches, task, seed, bar)
         for m in maps:
             bases[m.name] = on_eigenbases(*sums.pop(m.name), _kept(m))
         curvatures = _powers(captured, maps, bases, batches, task, seed, bar)
+        bar.describe("a mock repair")
         scale = _scale(captured, maps, curvatures, batches, task)
     return Memory(curvatures, weights_of(rev.model), batches.count, task, scale)
 
@@ -340,7 +342,7 @@ def _passes(
         gradients = Gradients(captured, [forward.gradients(surprise)])
         for m in maps:
             yield m, [(k.float(), g.float()) for k, g in next(gradients.pairs(m))]
-        bar.advance(inputs.batch)
+        bar.advance(inputs.batch / _PASSES)
 
 
 def _summed(

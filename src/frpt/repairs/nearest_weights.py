@@ -81,6 +81,10 @@ class NearestWeights:
     """Most steps of conjugate gradients for one Gauss–Newton step, and the residual's share at which they end."""
 
 
+def _in_silence(words: str) -> None:
+    """Nobody is told."""
+
+
 @dataclass(frozen=True)
 class Weights:
     """A change of the weights: weight name → (groups, outputs, inputs).
@@ -138,6 +142,8 @@ class Problem:
         self.count = inputs.batch
         self.given, self.right = self.count if given is None else given, right
         self._levels = dict.fromkeys(self.start, 1.0)
+        self.tell: Callable[[str], None] = _in_silence
+        """Called with a few words after each step."""
 
     @cached_property
     def metric(self) -> dict[str, Curvature]:
@@ -258,6 +264,7 @@ class Problem:
         for _ in range(self.options.rounds):
             linear = self._linear(change)
             before = best
+            self.tell(f"step {made + 1}: {self._counted(met)}")
             for held in range(damping, damping + self.options.damped):
                 trial = self._step(linear, change, strength, held)
                 value, right = (best, met) if trial is None else self.objective(trial, strength)
@@ -270,6 +277,10 @@ class Problem:
         if self.right is not None or self.asked.task != "regression":
             change, met = self._shortened(change, met)
         return Weights(change, met, made)
+
+    def _counted(self, met: Tensor) -> str:
+        """How many of the given samples are right, in words."""
+        return f"{int(met[: self.given].sum())} of {self.given} samples right"
 
     def _shortened(self, change: dict[str, Tensor], met: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """The least share of a change with which as many samples are right, by bisection: forward passes only."""

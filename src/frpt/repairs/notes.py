@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 from frpt.common.asked import task_of
+from frpt.common.text import percent
 from frpt.files.digest import sha256_of_item
 from frpt.graph.inputs import Inputs
 
+_UNWORTHY = (
+    "nothing is changed: every strength that was tried costs more of the old samples (keep=) than it fixes; "
+    "pass strength= to insist",
+)
+MORE = "without modules= all weights may move, and more samples can be fixed"
 _NAMED = 8
 _FAR = 0.3
 """Share of a weight's norm from which a move is far. Networks of benchmarks/repair.py stay below 0.25; the head of a
@@ -61,7 +67,7 @@ def far_moves(moved: Mapping[str, float]) -> tuple[str, ...]:
     if moved[name] <= _FAR:
         return ()
     return (
-        f"{name} moved by {100 * moved[name]:.0f} % of its norm: the predicted KL is for small changes, and the true "
+        f"{name} moved by {percent(moved[name])} of its norm: the predicted KL is for small changes, and the true "
         "one can be many times that. Count what breaks on old samples (keep=) before you trust this repair",
     )
 
@@ -74,6 +80,18 @@ def on_replay(kept: int) -> tuple[str, ...]:
         f"with {kept} old samples method='replay' is a choice as well: other samples of this kind may gain some points "
         "more, and more old ones break. frpt.compare_repairs shows both on yours",
     )
+
+
+def on_the_change(moved: Mapping[str, float] | None, kept: int | None, nearest: bool, tried: bool) -> tuple[str, ...]:
+    """How far the weights move, what old samples at hand would be better for, or why nothing is changed.
+
+    moved: by weight; None where nothing is changed. kept: how many old samples are at hand; None without any.
+    """
+    if moved is None:
+        return _UNWORTHY if kept is not None and tried else ()
+    if not nearest:
+        return ()
+    return (*far_moves(moved), *(() if kept is None else on_replay(kept)))
 
 
 def _samples(inputs: Inputs, labels: Tensor) -> list[str]:

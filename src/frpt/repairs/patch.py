@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from frpt.common.text import table
+from frpt.common.text import percent, table
 from frpt.errors import PatchError
 from frpt.files.atomic import make_folder, write_atomic
 from frpt.files.digest import sha256_of_json, weights_of
@@ -62,7 +62,7 @@ class Patch:
         )
 
     def __str__(self) -> str:
-        rows = [(n, str(tuple(self.bits[n].shape)), f"{100 * share:.2f} %") for n, share in self.moved.items()]
+        rows = [(n, str(tuple(self.bits[n].shape)), percent(share)) for n, share in self.moved.items()]
         return table(("parameter", "shape", "moved"), rows) if rows else "nothing is changed"
 
     __repr__ = __str__

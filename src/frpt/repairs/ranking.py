@@ -48,6 +48,10 @@ ALIKE = 0.9
 # can make up for a fault nearly as well as the layer that has it. Of 153 networks with a planted fault (RNet and the
 # MNIST SimpleCNN, benchmarks/planted_faults.py, seeds 0 to 2), 1, 0.9 and 0.8 name a wrong layer 9, 1 and 1 times, the
 # right one 48, 29 and 20 times.
+FEWEST = 16
+# Samples from which on a layer is named: of fewer the bootstrap's intervals are too narrow. Of 24 sound networks, on 4,
+# 6 or 10 of their failures alone layers are named or listed 11 times of 72, on 16 to 48 of them 5 times of 96
+# (benchmarks/diagnosis_numbers.py failures).
 _LEVEL, _RESAMPLES = 0.95, 2000
 # Of the bootstrap intervals: customary.
 
@@ -65,9 +69,17 @@ def outermost(rev: Reverser) -> list[str]:
 
 
 def output_first(rev: Reverser, names: Iterable[str]) -> list[str]:
-    """The output and these layers, ordered by how far each is from the output; names of the output itself left out."""
-    ordered = sorted(dict.fromkeys([OUTPUT, *names]), key=lambda name: len(rev.plan(name)))
-    return [name for name in ordered if name == OUTPUT or len(rev.plan(name))]
+    """The output and these layers in the reverse order of the network; names of the output itself left out.
+
+    A layer stands behind all that its value depends on, however short the way from them to the output is (a skip).
+    """
+    inner = [name for name in dict.fromkeys(names) if name != OUTPUT and len(rev.plan(name))]
+
+    def place(name: str) -> int:
+        captured, node = rev.node(name)
+        return captured.order[node]
+
+    return [OUTPUT, *sorted(inner, key=place, reverse=True)]
 
 
 def _reachable(rev: Reverser, name: str) -> bool:
@@ -119,12 +131,14 @@ def most_faulty(rev: Reverser, inputs: Inputs, labels: Tensor, movable: Sequence
 
 
 def own_weights(rev: Reverser, layers: Sequence[str]) -> dict[str, list[str]]:
-    """Layer → the parameters and buffers its value depends on and the next layer's does not. layers: output first."""
-    found = {}
-    for i, layer in enumerate(layers):
-        behind = set(rev.upstream(layers[i + 1])) if i + 1 < len(layers) else set()
-        found[layer] = [n for n in rev.upstream(layer) if n not in behind]
-    return found
+    """Layer → the parameters and buffers its value depends on and no deeper one's does. layers: output first."""
+    found: dict[str, list[str]] = {}
+    taken: set[str] = set()
+    for layer in reversed(layers):
+        mine = rev.upstream(layer)
+        found[layer] = [n for n in mine if n not in taken]
+        taken.update(mine)
+    return {layer: found[layer] for layer in layers}
 
 
 @dataclass(frozen=True)
@@ -149,8 +163,9 @@ class Refits:
         first = order[0]
         ahead = {name: _interval(alike * spread[first] - spread[name])[0] > 0 for name in order[1:]}
         near = (first, *(name for name in order[1:] if not ahead[name] or name in self.recurrent))
-        told = len(near) == 1 or len(near) < len(order)  # a list of all layers says nothing
-        return Ranking(faults, near if told and faults[first].low >= CLEAR else (), self.loss, self.recurrent)
+        told = len(near) < len(order) or len(order) == 1  # a list of all layers says nothing
+        told = told and faults[first].low >= CLEAR and len(self.before) >= FEWEST
+        return Ranking(faults, near if told else (), self.loss, self.recurrent)
 
     def _share(self, layer: str, counts: Array) -> Array:
         """(r,), 1 − loss after / loss before, with each sample counted so many times. counts: (r, n)."""
@@ -173,8 +188,8 @@ class Ranking:
     """faults: by layer, the largest share first. suspects: the first layer and those that cannot be told from it.
 
     A layer is told from the first where the interval of its share lies below ``ALIKE`` of the first one's; recurrent
-    ones never are. There are no suspects if no layer is, or if the first layer's interval does not lie above ``CLEAR``:
-    no layer stands out.
+    ones never are. There are no suspects if no layer is, if the first layer's interval does not lie above ``CLEAR``,
+    or of fewer samples than ``FEWEST``: no layer stands out.
     """
 
     faults: dict[str, Fault]
@@ -194,7 +209,7 @@ def refit(
     """Refit the weights of each layer alone, to one half of the samples and then to the other.
 
     one, other: (inputs, labels), batch by batch. layers: output first; a layer's own weights are those its value
-    depends on and the next layer's does not. One without any keeps its losses.
+    depends on and no deeper layer's does. One without any keeps its losses.
     """
     chosen = chosen_loss(rev, loss, [torch.as_tensor(y) for _, y in (*one, *other)])
     own = own_weights(rev, layers)

@@ -18,32 +18,27 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from frpt.common.asked import Task, task_of
-from frpt.common.yes_no import are_yes_no, signs
+from frpt.common.asked import Task, fitting, task_of
 from frpt.datasets.labelled import whole_set
 from frpt.embed import as_labels
 from frpt.errors import InputError, LabelError, OptionError
+from frpt.files.progress import Progress
 from frpt.graph.capture import Captured, eval_mode
+from frpt.graph.final import warn_of_probabilities
 from frpt.graph.inputs import InputLike, Inputs, Picker
-from frpt.repairs.controls import DESCENTS, Control, Method
+from frpt.graph.refused import check_copyable
+from frpt.repairs.controls import DESCENTS, Control, Method, replayed
 from frpt.repairs.fix import Fix, Kept, Tried, run
 from frpt.repairs.memory import Memory, captured_graph, remember
 from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Right, Weights
-from frpt.repairs.notes import far_moves, notes_on, on_replay
+from frpt.repairs.notes import MORE, notes_on, on_the_change
 from frpt.repairs.patch import Patch
 from frpt.repairs.ranking import most_faulty
 from frpt.repairs.weight_maps import WeightMap, chosen, weight_maps
 from frpt.reverser import Reverser, make_reverser
 
-_UNWORTHY = (
-    "nothing is changed: every strength that was tried costs more of the old samples (keep=) than it fixes; "
-    "pass strength= to insist",
-)
-
-
 _TASKS = {"classification": "a classifier", "binary": "answers of yes and no", "regression": "outputs that are numbers"}
 _LABELS = {"classification": "class ids", "binary": "yes and no", "regression": "output targets"}
-_MORE = "without modules= all weights may move, and more samples can be fixed"
 
 
 @dataclass(frozen=True)
@@ -61,6 +56,12 @@ class Strengths:
     """Predicted KL on old inputs that a repair may cost, in nats: about three points of CIFAR-10's accuracy."""
     worth: float = 10.0
     """With old samples: how many percent of the given samples one percent of broken old ones outweighs."""
+
+    def tried_by(self, keep: bool) -> tuple[float, ...]:
+        """The strengths to be tried in turn. keep: whether old samples choose among them."""
+        if keep or len(self.ladder) == 1:
+            return self.ladder
+        return tuple(strength for strength in self.ladder if strength <= self.first)
 
     @staticmethod
     def of_outputs() -> Strengths:
@@ -84,6 +85,7 @@ def repair(
     budget: float | None = None,
     right: Right | None = None,
     seed: int = 0,
+    progress: bool = True,
     output: Picker = None,
 ) -> Fix:
     """Fix failing samples now, and break as little else as possible.
@@ -114,6 +116,7 @@ def repair(
             about all of x and, where there are some, about all of ``keep``, each in its order. By default the label
             has to win; of an output target, 90 % of what is missing has to be gone.
         seed: of the memory that is made of ``keep``, and of the order in which a control takes its samples.
+        progress: show a bar.
         output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
 
     Returns:
@@ -122,15 +125,15 @@ def repair(
     Raises:
         MemoryMismatchError: for a memory of other weights.
         InputError, LabelError: for samples or labels that the network does not take.
-        OptionError: without a memory and without ``keep``; for modules that have no weights to move; for "replay"
-            without old inputs.
+        OptionError: without a memory and without ``keep``; for modules that have no weights to move; for a model that
+            cannot be copied; for "replay" without old inputs.
 
     Example:
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).eval()
         >>> memory = frpt.remember(model, torch.randn(200, 4), progress=False)
         >>> x, y = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
-        >>> fix = frpt.repair(model, x, y, memory)
+        >>> fix = frpt.repair(model, x, y, memory, progress=False)
         >>> bool(fix.fixed.all())
         True
     """
@@ -140,32 +143,42 @@ def repair(
     inputs = Inputs.of(x)
     inputs.check_finite()
     rev = make_reverser(model, inputs.given, {"output": output})
-    keep = None if keep is None else whole_set(keep, rev.model)
-    memory = _memory(memory, rev, y, keep, seed)
+    check_copyable(rev.model)
     captured = captured_graph(rev)
+    labels = _asked(captured, inputs, y)
+    if keep is not None:
+        old_inputs, known = whole_set(keep, rev.model)
+        keep = (old_inputs, _asked(captured, Inputs.of(old_inputs), known, "keep: "))
+    memory = _memory(memory, rev, task_of(labels), keep, seed, progress)
     solver = _solver(method, loss, margin)
     choice = _choice(method, memory.task, strength, budget)
-    with eval_mode(rev.model):
+    most = len(choice.tried_by(keep is not None))
+    with eval_mode(rev.model), Progress("repairing", most, unit="strengths", rated=False, shown=progress) as bar:
         before = _outputs(captured, inputs)
-        labels = _labels(before, _read(captured, as_labels(y)), memory)
+        labels = labels.to(before.device)
+        if memory.task != "regression":
+            warn_of_probabilities(before, captured.activation()[0], memory.task == "binary")
+        bar.describe("ranking layers" if modules == "auto" else "repairing")
         maps, where = _movable(rev, captured, modules, inputs, labels, keep, seed)
         samples = (*_with_earlier(inputs, labels, memory), solver)
         if method == "nearest":
             problem = Problem(captured, maps, memory.curvatures, *samples, inputs.batch, right)
         else:
             problem = Control(
-                captured, maps, memory.curvatures, *samples, DESCENTS[method], method, _replayed(old, keep), seed,
+                captured, maps, memory.curvatures, *samples, DESCENTS[method], method, replayed(old, keep), seed,
                 inputs.batch, right,
             )  # fmt: skip
+        bar.describe("repairing")
         met = problem.met(problem.outputs(problem.nothing))
-        held = None if keep is None else _Held(captured, rev, keep, problem)
-        tried = _tried(problem, choice, held, met, memory.scale)
+        held = None if keep is None else _Held(captured, keep, problem)
+        tried = _tried(problem, choice, held, met, memory.scale, bar)
     best = _best(tried, choice, held is not None, met)
     best, repaired, fixed = _repaired(rev, captured, problem, best, met)
     kept = None if held is None else held.report(problem.nothing if best is None else best.weights.change)
+    moved = None if best is None else problem.moved(best.weights.change)
     limit = math.inf if strength is not None or (best is None and held is not None) else choice.budget
     if modules == "auto" and not bool(fixed.all()):
-        where += (_MORE,)
+        where += (MORE,)
     return Fix(
         model=repaired,
         fixed=fixed[: inputs.batch],
@@ -178,7 +191,7 @@ def repair(
         seconds=time.perf_counter() - started,
         notes=notes_on(inputs, labels, before, met[: inputs.batch], fixed[: inputs.batch], limit, memory.samples)
         + where
-        + _notes_on_the_best(best, problem, held, method, bool(tried)),
+        + on_the_change(moved, None if held is None else held.problem.count, method == "nearest", bool(tried)),
         curve=tuple(Tried(t.strength, float(t.weights.met.double().mean()), t.kl, t.broken) for t in tried),
         kept=kept,
         inputs=inputs,
@@ -190,9 +203,14 @@ def repair(
 
 
 def _memory(
-    memory: Memory | str | Path | None, rev: Reverser, y: Any, keep: tuple[Any, Any] | None, seed: int
+    memory: Memory | str | Path | None,
+    rev: Reverser,
+    task: Task,
+    keep: tuple[Any, Tensor] | None,
+    seed: int,
+    progress: bool,
 ) -> Memory:
-    """The memory that was given, or one of the old samples; refused if it is of other weights."""
+    """The memory that was given, or one of the old samples; refused if it is of other weights or another task."""
     if isinstance(memory, str | Path):
         memory = Memory.load(memory)
     if memory is None:
@@ -201,9 +219,13 @@ def _memory(
                 "repair needs to know what to leave alone: pass memory=frpt.remember(model, old_inputs), or some old "
                 "samples as keep=(inputs, labels)"
             )
-        task = task_of(_read(captured_graph(rev), as_labels(y)))
-        memory = remember(rev, keep[0], task=task, seed=seed, progress=False)
+        memory = remember(rev, keep[0], task=task, seed=seed, progress=progress)
     memory.check(rev.model)
+    if memory.task != task:
+        raise OptionError(
+            f"this memory is of {_TASKS[memory.task]}, and the labels are {_LABELS[task]}: make one with "
+            f'frpt.remember(..., task="{task}")'
+        )
     return memory
 
 
@@ -220,7 +242,7 @@ def _movable(
     modules: Sequence[str] | Literal["auto"] | None,
     inputs: Inputs,
     labels: Tensor,
-    keep: tuple[Any, Any] | None,
+    keep: tuple[Any, Tensor] | None,
     seed: int,
 ) -> tuple[list[WeightMap], tuple[str, ...]]:
     """(the weights that may move, what is to be said of their choice)."""
@@ -232,7 +254,7 @@ def _movable(
     if modules != "auto":
         return chosen(maps, [modules] if isinstance(modules, str) else modules), ()
     if keep is not None:  # the half that chooses
-        old, known = Inputs.of(keep[0]), _read(captured, as_labels(keep[1])).to(labels)
+        old, known = Inputs.of(keep[0]), keep[1].to(labels)
         rows = torch.arange(0, old.batch, 2)
         inputs, labels = inputs.joined(old.taken(rows)), torch.cat([labels, known[rows.to(known.device)]])
     named = most_faulty(rev, inputs, labels, [m.name for m in maps], seed)
@@ -255,17 +277,10 @@ def _choice(method: Method, task: Task, strength: float | None, budget: float | 
     return Strengths(ladder=given or DESCENTS[method].ladder, first=math.inf, budget=math.inf)
 
 
-def _replayed(old: InputLike | None, keep: tuple[Any, Any] | None) -> Inputs | None:
-    """Old inputs that replay may learn from: those given, or the half of ``keep`` that is not reported on."""
-    if old is None and keep is None:
-        return None
-    inputs = Inputs.of(keep[0] if old is None else old)  # type: ignore[index]
-    inputs.check_finite()
-    return inputs if old is not None else inputs.taken(torch.arange(0, inputs.batch, 2))
-
-
 @dataclass(frozen=True)
 class _Attempt:
+    """The weights for one strength, and their cost. kl: predicted, on old inputs."""
+
     strength: float
     weights: Weights
     kl: float
@@ -276,14 +291,13 @@ class _Attempt:
 class _Held:
     """Old samples: what they were, and what a change of the weights makes of them."""
 
-    def __init__(self, captured: Captured, rev: Reverser, keep: tuple[Any, Any], problem: Problem) -> None:
+    def __init__(self, captured: Captured, keep: tuple[Any, Tensor], problem: Problem) -> None:
         inputs = Inputs.of(keep[0])
         inputs.check_finite()
         theirs, ours = ([tuple(t.shape[1:]) for t in i.tensors] for i in (inputs, problem.inputs))
         if theirs != ours:
             raise InputError(f"keep: its samples have the shapes {theirs}, those to be repaired {ours}")
-        known = _read(captured, as_labels(keep[1]))
-        labels = _labels(_outputs(captured, inputs.first(2)), known, None, inputs.batch)
+        labels = keep[1].to(_outputs(captured, inputs.first(2)).device)
         judged = 0 if problem.right is None else inputs.batch  # all by the owner, or none as a sample to be fixed
         self.problem = Problem(
             captured, problem.maps, problem.plain, inputs, labels, problem.options, judged, problem.right
@@ -309,31 +323,41 @@ class _Held:
         )  # fmt: skip
 
 
-def _tried(problem: Problem, choice: Strengths, held: _Held | None, right: Tensor, scale: float) -> list[_Attempt]:
+def _tried(
+    problem: Problem, choice: Strengths, held: _Held | None, right: Tensor, scale: float, bar: Progress
+) -> list[_Attempt]:
     """Weights for one strength after the other, until all samples are right or the budget is used up."""
     tried: list[_Attempt] = []
     change = None
     if bool(right.all()):
         return tried
     single = len(choice.ladder) == 1
-    ladder = choice.ladder if held is not None or single else [s for s in choice.ladder if s <= choice.first]
-    for strength in ladder:
-        tried.append(_attempt(problem, strength, change, held, scale))
+    for strength in choice.tried_by(held is not None):
+        tried.append(_attempt(problem, strength, change, held, scale, bar))
         change = tried[-1].weights.change
-        if bool(tried[-1].weights.met.all()) or tried[-1].kl > choice.budget:
-            break
         counts = [int(t.weights.met.sum()) for t in tried[-3:]]
-        if held is None and len(counts) == 3 and counts[2] <= counts[0]:
-            break  # two weaker strengths in a row have fixed nothing more
+        in_vain = held is None and len(counts) == 3 and counts[2] <= counts[0]  # the two weaker ones of the last three
+        done = bool(tried[-1].weights.met.all()) or tried[-1].kl > choice.budget or in_vain
+        bar.advance(last=done)
+        if done:
+            break
     while tried[0].kl > choice.budget and not single and tried[0].strength < choice.strongest:
-        tried.insert(0, _attempt(problem, choice.step * tried[0].strength, None, held, scale))
+        tried.insert(0, _attempt(problem, choice.step * tried[0].strength, None, held, scale, bar))
     return tried
 
 
 def _attempt(
-    problem: Problem, strength: float, start: dict[str, Tensor] | None, held: _Held | None, scale: float
+    problem: Problem,
+    strength: float,
+    start: dict[str, Tensor] | None,
+    held: _Held | None,
+    scale: float,
+    bar: Progress,
 ) -> _Attempt:
+    problem.tell = lambda words: bar.advance(0, f"strength {strength:g}, {words}")
     weights = problem.solve(strength, start)
+    right = weights.met[: problem.given]
+    problem.tell(f"{int(right.sum())} of {len(right)} samples right")
     broken = float("nan") if held is None else held.net_broken(weights.change)
     return _Attempt(strength, weights, scale * problem.half_distance(weights.change), broken)
 
@@ -364,56 +388,6 @@ def _repaired(
     return best, repaired, fixed
 
 
-def _notes_on_the_best(
-    best: _Attempt | None, problem: Problem, held: _Held | None, method: Method, tried: bool
-) -> tuple[str, ...]:
-    """How far the weights move, what old samples at hand would be better for, or why nothing is changed."""
-    if best is None:
-        return _UNWORTHY if held is not None and tried else ()
-    if method != "nearest":
-        return ()
-    replay = () if held is None else on_replay(held.problem.count)
-    return (*far_moves(problem.moved(best.weights.change)), *replay)
-
-
-def _labels(outputs: Tensor, y: Tensor, memory: Memory | None, count: int | None = None) -> Tensor:
-    """Labels that fit the outputs: class ids (N,), or an output target."""
-    count = len(outputs) if count is None else count
-    y = y.to(outputs.device)
-    if len(y) != count:
-        raise LabelError(f"there are {count} samples and {len(y)} labels")
-    if y.dtype == torch.bool:
-        raise LabelError("class ids must be integers, got bool: pass y.long()")
-    if y.is_floating_point() and y.dim() == 1 and outputs.dim() == 2 and outputs.shape[1] > 1:
-        raise LabelError(f"class ids must be integers, got {y.dtype}: pass y.long()")
-    asked = task_of(y)
-    if memory is not None and memory.task != asked:
-        raise OptionError(
-            f"this memory is of {_TASKS[memory.task]}, and the labels are {_LABELS[asked]}: make one with "
-            f'frpt.remember(..., task="{asked}")'
-        )
-    if y.is_floating_point():
-        if y.shape[1:] != outputs.shape[1:]:
-            raise LabelError(
-                f"output targets must have the output's shape {tuple(outputs.shape)}, got {tuple(y.shape)}"
-            )
-        if not bool(torch.isfinite(y).all()):
-            raise LabelError("the output targets hold NaN or infinity; clean the labels first")
-        return y
-    if asked == "binary" and y.shape[1] == math.prod(outputs.shape[1:]):
-        signs(outputs[:1].new_zeros(y.shape), y)
-        return y
-    if outputs.dim() != 2 or y.dim() != 1:
-        raise LabelError(
-            f"a repair takes one class id for each sample of an output (N, classes); the output is "
-            f"{tuple(outputs.shape)}, the labels {tuple(y.shape)}"
-        )
-    if bool(((y < 0) | (y >= outputs.shape[1])).any()):
-        bad = y[(y < 0) | (y >= outputs.shape[1])].unique().tolist()[:5]
-        raise LabelError(f"labels {bad} are out of range: the output has {outputs.shape[1]} classes")
-    return y
-
-
 def _with_earlier(inputs: Inputs, labels: Tensor, memory: Memory) -> tuple[Inputs, Tensor]:
     """The samples, and after them those that earlier repairs fixed."""
     if memory.repaired is None:
@@ -421,10 +395,12 @@ def _with_earlier(inputs: Inputs, labels: Tensor, memory: Memory) -> tuple[Input
     return inputs.joined(memory.repaired.inputs), torch.cat([labels, memory.repaired.labels.to(labels)])
 
 
-def _read(captured: Captured, y: Tensor) -> Tensor:
-    """Labels as they are, but for those that say yes or no to each output, (N, m)."""
-    shape = (len(y), *map(int, captured.output.meta["val"].shape[1:])) if y.dim() else ()
-    return y.reshape(len(y), -1).long() if y.dim() and are_yes_no(shape, y) else y
+def _asked(captured: Captured, inputs: Inputs, y: Any, what: str = "") -> Tensor:
+    """The labels of samples, refused where they do not fit the outputs. what: begins the errors."""
+    labels = as_labels(y)
+    if (given := len(labels) if labels.dim() else 1) != inputs.batch:
+        raise LabelError(f"{what}there are {inputs.batch} samples and {given} labels")
+    return fitting(labels, (inputs.batch, *map(int, captured.output.meta["val"].shape[1:])), what)
 
 
 def _outputs(captured: Captured, inputs: Inputs) -> Tensor:

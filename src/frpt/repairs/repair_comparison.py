@@ -179,7 +179,7 @@ def compare_repairs(
     for method in methods:
         for seed in seeds:
             given = replayed.given if method == "replay" else None
-            fix = repair(rev, x, y, memory, method=method, old=given, modules=modules, seed=seed)
+            fix = repair(rev, x, y, memory, method=method, old=given, modules=modules, seed=seed, progress=False)
             after = _right(rev, fix.model, measured)
             outcomes.append(
                 Outcome(

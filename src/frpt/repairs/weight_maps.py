@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from frpt.errors import OptionError
-from frpt.graph.capture import Captured
+from frpt.graph.capture import Captured, module_path
 from frpt.graph.inputs import Inputs
 from frpt.rules.registry import bind
 
@@ -124,6 +124,22 @@ def weight_maps(captured: Captured) -> tuple[list[WeightMap], list[str]]:
     return maps, [name for name, p in captured.model.named_parameters() if id(p) not in moved]
 
 
+def check_any(captured: Captured, maps: Sequence[WeightMap]) -> None:
+    """Refuse a network without a weight that can be moved; those that it computes from others are named."""
+    if maps:
+        return
+    error = "this network has no linear map and no convolution whose weights a repair could move"
+    nodes = [n for n in captured.nodes if n in captured.from_input and _multiplies(n)]
+    if computed := list(dict.fromkeys(filter(None, map(module_path, nodes)))):
+        more = " and more" if len(computed) > 4 else ""
+        error += (
+            f": those of {', '.join(map(repr, computed[:4]))}{more} are computed whenever the network runs, as "
+            "weight_norm, spectral_norm and other parametrizations do. Make them weights first, in a model loaded for "
+            "this: torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')"
+        )
+    raise OptionError(error)
+
+
 def chosen(maps: Sequence[WeightMap], modules: Sequence[str] | None) -> list[WeightMap]:
     """Those inside some modules, by their names; all of them by default."""
     if modules is None:
@@ -136,13 +152,15 @@ def chosen(maps: Sequence[WeightMap], modules: Sequence[str] | None) -> list[Wei
     return picked
 
 
+def _multiplies(node: Node) -> bool:
+    return node.target is aten.linear.default or node.target in _CONVOLUTIONS
+
+
 def _use(captured: Captured, node: Node) -> tuple[Node, Node | None, Use] | None:
     """(weight, bias, the use) of an op that multiplies by a parameter; None for others."""
-    if node not in captured.from_input or not isinstance(node.target, OpOverload):
+    if node not in captured.from_input or not isinstance(node.target, OpOverload) or not _multiplies(node):
         return None
     linear = node.target is aten.linear.default
-    if not linear and node.target not in _CONVOLUTIONS:
-        return None
     args = bind(node.target, node.args, dict(node.kwargs))
     source, weight, bias = args["input"], args["weight"], args.get("bias")
     if weight not in captured.weights or (bias is not None and bias not in captured.weights):

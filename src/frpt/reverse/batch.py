@@ -6,6 +6,7 @@ to the output at once, ``frpt.reverse.backward`` walks it op by op.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -16,6 +17,8 @@ from torch.fx import Node
 
 from frpt.common.batch_axis import BatchAxis, relative
 from frpt.embed import Embedder
+from frpt.errors import MarginWarning
+from frpt.graph.final import warn_of_probabilities
 from frpt.graph.inputs import Inputs
 from frpt.graph.plan import Plan
 from frpt.reverse.forward import Record
@@ -27,7 +30,7 @@ class Batch(ABC):
     """The record of a batch, the output target of its samples, and which of them need a correction.
 
     known: values of nodes that are given instead of computed. keep: nodes whose values are needed beside the output and
-    the layers; checked: those that must be finite.
+    the layers; checked: those that must be finite. quick: passes may round differently than the model does.
     """
 
     target: Tensor
@@ -45,16 +48,21 @@ class Batch(ABC):
         known: Mapping[Node, Tensor] | None,
         keep: Iterable[Node],
         checked: Iterable[Node],
+        *,
+        quick: bool = False,
     ) -> None:
         self.network, self.preset, self.embedder, self.inputs = network, network.preset, embedder, inputs
         self.captured, self.known = network.captured, known
-        ends = {self.captured.output, *(plan.at for plan in plans)}
-        self.record = Record(self.captured, inputs, {*ends, *keep}, known)
-        check_finite(self.record, {*ends, *checked})
+        asked = {self.captured.output, *(plan.at for plan in plans)}
+        self.record = Record(self.captured, inputs, {*asked, *keep}, known, quick=quick)
+        check_finite(self.record, {*asked, *checked})
         self.output: Tensor = self.record.values[self.captured.output]
         self.axis: BatchAxis = self.record.batch_axis(self.captured.output)
         self.y = y.to(self.output.device)
         embedder.ask(self.output, self.y)
+        if embedder.picks(self.y):
+            ends, yes_no = self.captured.activation()[0], embedder.yes_no(self.output, self.y)
+            warn_of_probabilities(self.output, ends, yes_no)
 
     @cached_property
     def index(self) -> Tensor:
@@ -64,6 +72,20 @@ class Batch(ABC):
     @abstractmethod
     def to(self, plan: Plan) -> Reconstruction:
         """The answer at a layer."""
+
+    def to_all(self, plans: Sequence[Plan]) -> dict[str, Reconstruction]:
+        """The answers at some layers by their names; a warning where a margin is not there. For ``reconstruct``."""
+        results = {plan.layer: self.to(plan) for plan in plans}
+        short = [name for name, rec in results.items() if rec.margin_met is not None and not bool(rec.margin_met.all())]
+        if short:  # without counts: of many batches the same words, which Python shows once
+            warnings.warn(
+                f"the margin of {self.embedder.margin:g} is missing in some samples at {', '.join(map(repr, short))}: "
+                "no feature with it was found for them, and their labels win by less, or not at all. Print the "
+                "reconstruction for how many, see its `margin_met` for which, or ask for a smaller margin.",
+                MarginWarning,
+                stacklevel=3,
+            )
+        return results
 
     def _result(
         self,
@@ -89,6 +111,7 @@ class Batch(ABC):
             corrected=self.corrected,
             closed=self._closed(reached),
             share=self.embedder.share(reached, self.y),
+            margin_met=self.embedder.margin_met(reached, self.y),
             passes=passes,
             reference_deviation=reference_deviation(target, anchor),
             note=plan.note,

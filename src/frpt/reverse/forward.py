@@ -104,7 +104,7 @@ class Record:
         env: dict[Node, Any] = {unit.source: a}
         for node in unit.side:
             env[node] = self.side(node, None if whole else index, batch)
-        result: Tensor = self.captured.run(unit.nodes, env, {unit.sink}, batch, quick=quick)[unit.sink]
+        result: Tensor = self.captured.run(unit.nodes, env, {unit.sink}, batch, quick=quick or self.quick)[unit.sink]
         sink = self.batch_axis(unit.sink)
         return sink.take(result, index) if whole else sink.first(result, count)
 

@@ -21,6 +21,7 @@ from frpt.graph.mixing import mixing
 from frpt.graph.names import Names
 from frpt.graph.plan import Match, Plan, Unit, make_plan
 from frpt.graph.ranges import ALL, ranges
+from frpt.graph.refused import check_types
 from frpt.options import Preset
 from frpt.reverse.forward import Record
 from frpt.reverse.match import match, pads_next
@@ -34,6 +35,7 @@ class Network:
     def __init__(self, captured: Captured, inputs: Inputs, preset: Preset, blocks: str | Sequence[str]) -> None:
         self.captured, self.preset, self.blocks = captured, preset, blocks
         self.inputs = inputs.first(2) if captured.dynamic else inputs
+        check_types(captured, self.inputs)
         self.typical = inputs.first(preset.composite.mean_jacobian.samples) if captured.dynamic else inputs
         self.names = Names(captured)
         self.told: set[str] = set()

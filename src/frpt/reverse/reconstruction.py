@@ -12,7 +12,7 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from frpt.common.text import html_table, table
+from frpt.common.text import html_table, percent, table
 from frpt.graph.plan import Unit
 from frpt.solvers.base import Measured
 
@@ -73,6 +73,9 @@ class Reconstruction:
             labels the distance to the nearest output in which they win, else the distance to the output target.
         share: (b,), the share of a sample's labels that win when the network runs on from the target; None where labels
             are no class ids.
+        margin_met: (b,) bool, whether all of a sample's labels win by the ``margin`` that was asked for (all but a
+            hundredth of it) when the network runs on from the target; None without a margin, or where no labels win.
+            A label that does not get its margin still wins if that was found: see ``wins``.
         reference_deviation: (b,), the same as ``deviation`` in the reference's metric: how many standard deviations of
             the layer's own variation the target lies from the anchor, per entry; None without a reference.
         passes: (b,), forward and backward passes spent on each sample; a forward pass alone counts 0.35.
@@ -86,6 +89,7 @@ class Reconstruction:
     corrected: Tensor
     closed: Tensor
     share: Tensor | None = None
+    margin_met: Tensor | None = None
     reference_deviation: Tensor | None = None
     passes: Tensor | None = None
     note: str = ""
@@ -139,11 +143,13 @@ class Reconstruction:
         wins = self.wins & self.corrected
         if self.share is None:
             closed = float(self.closed[self.corrected].mean())
-            head += f", {100 * closed:.1f} % of the output's residual closed"
+            head += f", {percent(closed)} of the output's residual closed"
         else:
             head += f", the label wins in {int(wins.sum())}"
             if bool((self.share[self.corrected] % 1 > 0).any()):
-                head += f" ({100 * float(self.share[self.corrected].mean()):.1f} % of the labels)"
+                head += f" ({percent(float(self.share[self.corrected].mean()))} of the labels)"
+        if self.margin_met is not None:
+            head += f", the margin is there in {int((self.margin_met & self.corrected).sum())} of {count}"
         stuck = self.corrected & ~wins & (self.deviation == 0)
         moved = self.corrected & ~stuck
         if bool(moved.any()):

@@ -57,10 +57,12 @@ class WholePath(Batch):
         y: Tensor,
         known: Mapping[Node, Tensor] | None = None,
         reference: Variations | None = None,
+        *,
+        quick: bool = False,
     ) -> None:
         side = {node for plan in plans if plan.whole is not None for node in plan.whole.side}
         self.scores: Node = network.captured.activation()[1] if embedder.margin is None else network.captured.output
-        super().__init__(network, embedder, inputs, plans, y, known, {*side, self.scores}, ())
+        super().__init__(network, embedder, inputs, plans, y, known, {*side, self.scores}, (), quick=quick)
         assert self.preset.nearest is not None
         self.options: NearestWinning = self.preset.nearest
         self.gate = replace(self.preset.gate, deviation=min(self.preset.gate.deviation, self.options.farthest))

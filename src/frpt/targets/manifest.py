@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -215,13 +216,29 @@ def _impossible(manifest: Manifest) -> str | None:
             return f"{name} is {getattr(manifest, name)!r}"
     if manifest.mode not in ("dense", "delta") or not manifest.layers:
         return f"mode is {manifest.mode!r}, with {len(manifest.layers)} layers"
+    if not isinstance(manifest.weights, dict) or not _words([*manifest.weights, *manifest.weights.values()]):
+        return "its weights are no names with a checksum each"
     for name, info in manifest.layers.items():
         if not all(_whole(n, 0) for n in info.shape) or info.nbytes > _LARGEST:
             return f"the samples of {name!r} have the shape {info.shape}"
+        if not _whole(info.samples.dim, 0) or not _whole(info.samples.outer, 1) or not _whole(info.samples.inner, 1):
+            return f"the samples of {name!r} are on {info.samples}"
+        parts = (*info.frozen, *info.upstream)
+        if not _words(parts) or not manifest.weights.keys() >= set(parts):
+            return f"the weights before or after {name!r} are not among its weights"
+    for options, key in ((manifest.preset, "name"), (manifest.embedding, "how")):
+        if not isinstance(options, dict) or not isinstance(options.get(key), str):
+            return "its preset or its embedding has no name"
+    if "margin" not in manifest.embedding:
+        return "its embedding has no margin"
     if manifest.shards and len(manifest.shards) != manifest.shard_count:
         return f"it lists {len(manifest.shards)} of {manifest.shard_count} shards"
     wrong = [shard.name for i, shard in enumerate(manifest.shards) if not fits(manifest, i, shard)]
     return f"its shard {wrong[0]!r} does not fit" if wrong else None
+
+
+def _words(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _whole(value: Any, least: int) -> bool:

@@ -77,5 +77,5 @@ def rewrite_damaged(
                 if note is not None:
                     shards[note.start // manifest.shard_size] = note
         if shards != list(manifest.shards):  # another machine may round differently
-            write_atomic(path / FILE, replace(manifest, shards=tuple(shards)).to_text())
+            write_atomic(path / FILE, replace(manifest, shards=tuple(shards)).to_text(), links=False)
     return damaged

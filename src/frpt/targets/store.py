@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from frpt.common.text import percent
 from frpt.errors import InputError, StoreError, StoreMismatchError
 from frpt.files.progress import Progress
 from frpt.reverser import Reverser
@@ -99,11 +100,11 @@ class TargetStore:
         """Samples, size, how the targets were made, and a row for each layer; `frpt targets info` prints it."""
         manifest, how = self.manifest, self.manifest.embedding
         dense = self.count * sum(4 * info.nbytes // info.dtype.itemsize for info in self.layers.values())
-        share = 100 * manifest.corrected / self.count
+        share = percent(manifest.corrected / self.count)
         margin = "" if how["margin"] is None else f", margin {how['margin']}"
         lines = (
-            f"{self.count} samples, {manifest.corrected} corrected ({share:.1f} %), {manifest.mode}, "
-            f"{len(manifest.shards)} shards, {self.nbytes:,} bytes ({100 * self.nbytes / dense:.1f} % of dense "
+            f"{self.count} samples, {manifest.corrected} corrected ({share}), {manifest.mode}, "
+            f"{len(manifest.shards)} shards, {self.nbytes:,} bytes ({percent(self.nbytes / dense)} of dense "
             "float32)",
             f"preset {manifest.preset['name']}, embedding {how['how']}{margin}",
         )

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from frpt.common.text import percent
 from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
 from frpt.datasets.pairs import CollateFn
 from frpt.errors import OptionError, StoreMismatchError
@@ -173,8 +174,8 @@ def write_shards(
             data, note = shard.finish()
             if manifest.complete and note.labels != manifest.shards[shard.number].labels:
                 raise StoreMismatchError(path, [f"labels of samples {note.start} to {rows[-1]} are not the data set's"])
-            write_atomic(path / note.name, data, rank)
-            write_atomic(path / note_name(note.name), note.to_text(), rank)
+            write_atomic(path / note.name, data, rank, links=False)
+            write_atomic(path / note_name(note.name), note.to_text(), rank, links=False)
             shard = None
         yield note, list(reconstructed.values())
 
@@ -206,7 +207,7 @@ class WriteProgress:
             before = now if self._deviation is None else self._deviation
             self._deviation = (1 - _LATEST) * before + _LATEST * now
         deviation = "" if self._deviation is None else f", deviation {self._deviation:.3g}"
-        self._bar.advance(len(corrected), f"{100 * self._corrected / self._seen:.1f} % corrected{deviation}")
+        self._bar.advance(len(corrected), f"{percent(self._corrected / self._seen)} corrected{deviation}")
 
 
 def device_of(rev: Reverser) -> torch.device | None:
@@ -248,7 +249,7 @@ def _complete(path: Path, manifest: Manifest, rank: int) -> None:
     notes = [finished(path, manifest, s) for s in range(manifest.shard_count)]
     shards = tuple(note for note in notes if note is not None)
     if len(shards) == manifest.shard_count and shards != manifest.shards:
-        write_atomic(path / FILE, replace(manifest, shards=shards).to_text(), rank)
+        write_atomic(path / FILE, replace(manifest, shards=shards).to_text(), rank, links=False)
 
 
 def _mode(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-from scipy import stats
 from torch import nn
 
 from frpt.common.text import html_table, table
@@ -87,6 +86,8 @@ class Difference:
     @staticmethod
     def of(a: Sequence[float], b: Sequence[float]) -> Difference:
         """a minus b, seed by seed."""
+        from scipy import stats
+
         d = np.subtract(a, b)
         n = len(d)
         rounding = 1e-12 * float(np.abs([a, b]).max(initial=0.0))

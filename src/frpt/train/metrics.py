@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from frpt import embed
 from frpt.common.asked import scores
-from frpt.common.yes_no import are_yes_no, lead, signs
-from frpt.embed import class_dim
+from frpt.common.yes_no import are_yes_no, lead, misshapen, signs
 from frpt.errors import LabelError, OptionError
 
 TaskLoss = Callable[[Tensor, Tensor], Tensor]
@@ -73,17 +73,18 @@ class Metric:
 def accuracy(outputs: Tensor, labels: Tensor, k: int = 1, threshold: float = 0.0) -> Tensor:
     """Share of each sample's labels among its k best scores: (b,); where there is one label a sample, 0 or 1.
 
-    Of yes and no: the share on the right side of the threshold.
+    For k = 1 the label has to win, strictly as everywhere: where another class ties with it, it is not right. Of yes
+    and no: the share on the right side of the threshold.
     """
     if are_yes_no(outputs.shape, labels):
         right = lead(outputs, labels, threshold).reshape(len(outputs), -1)
         looked = torch.isfinite(right)
         return ((right > 0) & looked).sum(1).double() / looked.sum(1).clamp_min(1)
-    scores = outputs.movedim(class_dim(outputs, labels), -1)
-    counts = labels != IGNORED
+    axis, counts = embed.class_dim(outputs, labels), labels != IGNORED
     if k == 1:
-        hit = scores.argmax(-1) == labels
+        hit = embed.lead(outputs, labels, axis, IGNORED) > 0
     else:
+        scores = outputs.movedim(axis, -1)
         hit = (scores.topk(min(k, scores.shape[-1]), -1).indices == labels.unsqueeze(-1)).any(-1)
     hit, counts = (hit & counts).flatten(1) if hit.dim() > 1 else hit.unsqueeze(1), counts.reshape(len(counts), -1)
     return hit.sum(1).double() / counts.sum(1).clamp_min(1)
@@ -140,16 +141,14 @@ def task_loss(outputs: Tensor, labels: Tensor, ends: str = "") -> Tensor:
     """
     if labels.is_floating_point():
         if labels.shape != outputs.shape:
-            raise LabelError(
-                f"floating-point labels must have the output's shape {tuple(outputs.shape)}, got {tuple(labels.shape)}"
-            )
+            raise misshapen(outputs.shape, labels)
         return F.mse_loss(outputs, labels.to(outputs.dtype))
     if are_yes_no(outputs.shape, labels):
         sign = signs(outputs, labels)
         wanted, counts = (sign > 0).to(outputs.dtype), (sign != 0).to(outputs.dtype)
         each = F.binary_cross_entropy if ends == "sigmoid" else F.binary_cross_entropy_with_logits
         return each(outputs, wanted, counts, reduction="sum") / counts.sum().clamp_min(1)
-    axis = class_dim(outputs, labels)
+    axis = embed.class_dim(outputs, labels)
     z = scores(outputs, "classification", ends)
     return F.cross_entropy(z if axis == 1 else z.movedim(axis, 1), labels)
 
@@ -164,7 +163,7 @@ def check_labels(labels: Tensor, outputs: Tensor, what: str) -> None:
     if are_yes_no(outputs.shape, labels):
         signs(outputs, labels)
         return
-    classes = outputs.shape[class_dim(outputs, labels)]
+    classes = outputs.shape[embed.class_dim(outputs, labels)]
     wrong = (labels != IGNORED) & ((labels < 0) | (labels >= classes))
     if bool(wrong.any()):
         raise LabelError(

@@ -218,11 +218,20 @@ class Supervision:
         return F.mse_loss(feature, target), distance
 
 
-def _blame_data(call: Inputs, labels: Tensor) -> None:
-    """Refuse NaN and infinity in the data, before anything that comes of them is blamed."""
-    call.check_finite()
+def blame_data(call: Inputs, labels: Tensor, what: str) -> None:
+    """Refuse NaN and infinity in the data, before anything that comes of them is blamed. what: whose they are."""
+    call.check_finite(f"{what}: ")
     if labels.is_floating_point() and not bool(torch.isfinite(labels).all()):
-        raise NonFiniteError("the labels of the data set hold NaN or infinity; clean the data first")
+        raise NonFiniteError(f"the labels of {what} hold NaN or infinity; clean the data first")
+
+
+def _blame_half(model: nn.Module) -> None:
+    """Refuse to go on where weights in float16 are trained, and name them as the likeliest cause."""
+    if any(p.requires_grad and p.dtype == torch.float16 for p in model.parameters()):
+        raise NonFiniteError(
+            "the task loss is NaN or infinite: training has diverged. The weights that are trained are float16, in "
+            "which small steps vanish and squares overflow: train model.float() or model.bfloat16()."
+        )
 
 
 class Objective:
@@ -239,7 +248,8 @@ class Objective:
         check_labels(batch.labels, out, "the data set")
         task = self.task_loss(out, labels)
         if not bool(torch.isfinite(task)):
-            _blame_data(call, labels)
+            blame_data(call, labels, "the data set")
+            _blame_half(model)
         s = self.supervision
         if s is None or step % s.every:
             (mean,) = self._means(batch, task)

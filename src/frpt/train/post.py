@@ -27,7 +27,7 @@ from frpt.graph.inputs import pick
 from frpt.reverser import Layer, Reverser, ReverserOptions, layer_name, network_of
 from frpt.train.batches import Batches, TrainingBatch, order
 from frpt.train.metrics import check_labels
-from frpt.train.objective import Losses
+from frpt.train.objective import Losses, blame_data
 from frpt.train.prepare import ONLINE, Places, Ready, Request, Targets, other_processes, prepare
 from frpt.train.result import Epoch, Result, RunLog, Tally
 from frpt.train.resume import Partial, damaged
@@ -91,13 +91,15 @@ def post_train(
         The trained copy, and what every epoch measured.
 
     Raises:
-        OptionError: for an option that does not exist or is out of range, and for options of a Reverser beside one.
-        InputError: for a data set that is not map-style.
+        CaptureError: for a model that no graph can be made of, as ``Reverser`` raises it.
+        OptionError: for an option that does not exist or is out of range, and for options of a Reverser beside one; for
+            a model that cannot be copied; for float16 weights without an optimizer of one's own.
+        InputError: for a data set that is not map-style, and for inputs that the model does not take.
         LabelError: for labels that the model has no output for.
         FreezeError: if the network cannot be split at the layer.
         StoreMismatchError: for targets of another model or data set.
         PartialError: for a half-done run that was started differently.
-        NonFiniteError: if training diverges.
+        NonFiniteError: if training diverges, and for NaN in either data set.
         ProcessError: if another process of the run has stopped or ended.
 
     Example:
@@ -167,8 +169,7 @@ class Loop:
         self.per_epoch = -(-self.count // self.training.batch_size)
         self._start_digest = _digest_of(ready.model)
         optimizer = self._make_optimizer()
-        schedule = self.training.schedule
-        self.schedule = None if schedule is None else schedule(optimizer, self.per_epoch * self.training.epochs)
+        self.schedule = self._make_schedule(optimizer)
         self.raw = optimizer  # as the user's schedule and a saved state know it; fabric wraps it for its own precision
         self.model, self.optimizer = self.fabric.setup(ready.model, optimizer)
         self.position = Position()
@@ -250,6 +251,7 @@ class Loop:
         for number, batch in enumerate(batches.loader(0, self.training.workers)):
             mine = rows[number * size : (number + 1) * size][fabric.global_rank :: fabric.world_size]
             call = batch.call(fabric.device)
+            blame_data(call, batch.labels, "the validation set (val=)")
             with torch.no_grad():
                 out = pick(self.model(*call.args, **call.kwargs), self.request.output)
             check_labels(batch.labels, out, "the validation set")
@@ -272,6 +274,17 @@ class Loop:
         if strange:
             raise OptionError(
                 f"optimizer= made an optimizer with {len(strange)} parameters that are frozen; use the ones it is given"
+            )
+        return made
+
+    def _make_schedule(self, optimizer: Optimizer) -> Any:
+        if self.training.schedule is None:
+            return None
+        made = self.training.schedule(optimizer, self.per_epoch * self.training.epochs)
+        if not callable(getattr(made, "step", None)):
+            raise OptionError(
+                f"schedule= returned a {type(made).__name__}, which has no step(): return a learning-rate scheduler of "
+                "torch, made of the optimizer it is called with"
             )
         return made
 

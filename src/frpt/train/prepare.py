@@ -23,11 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from frpt.common.imports import without_a_trace
+from frpt.common.text import percent
 from frpt.datasets.labelled import spread
 from frpt.datasets.pairs import fetch
 from frpt.errors import BatchNormWarning, FrptError, InputError, OptionError, ProcessError, TapError
 from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.graph.names import OUTPUT
+from frpt.graph.refused import check_copyable, check_kind, of_types, wrong_type
 from frpt.reverser import Reverser, ReverserOptions, make_reverser
 from frpt.solvers.blocks.mean_jacobian import MeanJacobian
 from frpt.solvers.variation import check_known
@@ -171,6 +173,7 @@ def prepare(request: Request, stack: ExitStack) -> Ready:
     _check_tap(model, rev, at, example, out)
     frozen = freeze(model, rev, at, whole_train=t.whole_train, batch_norm=t.batch_norm)
     stack.callback(frozen.restore)
+    _check_half(fabric, t, frozen)
     _warn_of_statistics(request, model, fabric)
     stored = _store(request, rev, fabric, stack)
     supervision = _supervision(request, model, rev, stored, stack)
@@ -184,6 +187,8 @@ def _output(model: nn.Module, example: Inputs, output: Picker) -> Tensor:
         with torch.no_grad():
             made = model(*example.args, **example.kwargs)
     except (RuntimeError, IndexError) as error:
+        if of_types(error):
+            raise wrong_type({t.dtype for t in example.tensors}, model, str(error)) from error
         sizes = ", ".join(str(tuple(t.shape)) for t in example.tensors)
         raise InputError(f"the model fails on the first samples of the data set, {sizes}: {error}") from error
     return pick(made, output)
@@ -193,16 +198,32 @@ def shared_targets(request: Request, stack: ExitStack) -> tuple[Fabric, Reverser
     """The devices, a Reverser on a copy of the starting model and the targets, for many runs from the same start."""
     fabric, model, example, _ = _start(request)
     rev = request.reverser_on(model, example)
-    freeze(model, rev, request.at).restore()
+    frozen = freeze(model, rev, request.at)
+    frozen.restore()
+    _check_half(fabric, request.training, frozen)
     return fabric, rev, _store(request, rev, fabric, stack)
 
 
 def _start(request: Request) -> tuple[Fabric, nn.Module, Inputs, Tensor]:
     """(the devices, a copy of the model on them, some inputs there, their labels)."""
+    check_kind(request.model)
+    check_copyable(request.model)
     fabric = make_fabric(request.fabric, request.training, request.model)
     model = fabric.to_device(deepcopy(request.model).eval())
     inputs, labels = fetch(request.dataset, range(min(MeanJacobian.samples, len(request.dataset))))
     return fabric, model, on_device(Inputs.of(inputs), fabric.device), labels
+
+
+def _check_half(fabric: Fabric, training: Training, frozen: Frozen) -> None:
+    """Refuse AdamW, the optimizer by default, on weights in float16."""
+    half = fabric.strategy.precision.precision == "16-true"
+    half = half or any(p.dtype == torch.float16 for p in frozen.trainable())
+    if half and training.optimizer is None:
+        raise OptionError(
+            "the weights to train are float16, in which AdamW divides by zero: its eps of 1e-8 and squares of small "
+            'gradients are 0 there. Train model.float(), on a GPU with precision="16-mixed", or model.bfloat16(); or '
+            "pass an optimizer= that float16 is enough for."
+        )
 
 
 def _check_tap(model: nn.Module, rev: Reverser, at: str, example: Inputs, out: Tensor) -> None:
@@ -230,7 +251,7 @@ def _warn_of_statistics(request: Request, model: nn.Module, fabric: Fabric) -> N
     share = moved_by_statistics(model, request.at, batch)
     if share > _MOVED:
         warnings.warn(
-            f"batch norm before {request.at!r} in train mode moves its features by {100 * share:.1f} % of their norm, "
+            f"batch norm before {request.at!r} in train mode moves its features by {percent(share)} of their norm, "
             'and targets are made in eval mode: pass batch_norm="eval" to train with the statistics that targets were '
             "made with",
             BatchNormWarning,

@@ -6,6 +6,7 @@ Users pass ``training=Training(...)`` to ``post_train`` and ``compare``, or its 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, cast
@@ -22,6 +23,7 @@ from frpt.train.metrics import Metric, TaskLoss
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeSchedule = Callable[[Optimizer, int], Any]
 """(optimizer, total number of steps) -> a learning-rate scheduler; it is stepped after every step."""
+_CALLED_WITH = {"optimizer": ("parameters",), "schedule": ("optimizer", "steps"), "task_loss": ("outputs", "labels")}
 MetricChoice = str | Metric | Callable[[Tensor, Tensor], Tensor | float] | None
 
 
@@ -106,6 +108,8 @@ class Training:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise OptionError(f"{name} must be a function, got {type(value).__name__}; see frpt.Training")
+            if value is not None:
+                _check_call(name, value)
 
     def lasting(self) -> dict[str, Any]:
         """What must be the same for a stopped run to continue to the same numbers."""
@@ -159,6 +163,20 @@ def sort_options(
         }
     rest = {name: value for name, value in options.items() if name in ReverserOptions.__annotations__}
     return replace(training or Training(), **cast(Any, fields)), cast(ReverserOptions, rest)
+
+
+def _check_call(name: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called as it will be."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # written in C, and it does not say what it takes
+        return
+    try:
+        signature.bind(*_CALLED_WITH[name])
+    except TypeError as error:
+        called = ", ".join(_CALLED_WITH[name])
+        shown = getattr(function, "__name__", type(function).__name__)
+        raise OptionError(f"{name}= is called with ({called}), and {shown}{signature} does not take that") from error
 
 
 def check_whole(name: str, value: Any, least: int) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from frpt.common.pooling import MaxPool2x2
 from frpt.errors import OptionError
-from frpt.graph.pooling import MaxPool2x2
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
+from frpt.common.text import percent
 from frpt.diagnosis.figures.canvas import BLUE, GLOW, GREY, ORANGE, RED, SKY, drawn, heat, listed, sheet, short
 from frpt.diagnosis.figures.curves import comparison, trajectory
 from frpt.diagnosis.findings import Array, Findings, LayerFinding, Specimen
@@ -157,7 +158,7 @@ def positions(d: Findings, layer: str, path: Where = None) -> Figure:
     if f.positions.size == 0:
         raise OptionError(f"{layer!r} is a vector: it has channels, but no positions")
     values, extra = _field(d, f)
-    title = f"Where {layer} is to be corrected" + (f"\n{extra:.1%} of it at class tokens" if extra > 0 else "")
+    title = f"Where {layer} is to be corrected" + (f"\n{percent(extra)} of it at class tokens" if extra > 0 else "")
     if values.ndim == 1 or min(values.shape) == 1:
         figure = sheet(6.4, 2.2)
         ax = figure.subplots()

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from frpt.diagnosis.findings import Array, Findings, LayerFinding, PairFinding
-from frpt.diagnosis.report.page_tables import worst_classes
 from frpt.diagnosis.report.pictures import TOP, drawings, inputs, responses, shrink
 from frpt.diagnosis.report.words import class_name
+from frpt.diagnosis.report.worst_classes import worst_first
 
 HEAT_CLASSES = 30  # classes in the map of layers and classes
 CHOICES = 200  # classes to choose from, besides those in the gallery
@@ -26,7 +26,7 @@ _CELLS = 32  # cells along a side of a map of positions: finer ones cannot be to
 
 def content(d: Findings) -> dict[str, Any]:
     """Everything but the runs. Classes and layers are numbers; a class of −1 is all of them."""
-    worst = worst_classes(d)
+    worst = worst_first(d)
     gallery = d.gallery[:SPECIMENS]
     chosen = worst[:CHOICES]
     chosen += sorted({s.label for s in gallery if 0 <= s.label < len(d.class_names)} - set(chosen))

@@ -86,10 +86,10 @@ def render(d: Findings, title: str, runs: Sequence[RunSection] = (), repair: Rep
 def _notes(d: Findings) -> dict[str, str]:
     """What is left out of the page, if anything."""
     classes = len(d.class_names)
-    choices = f"Classes to choose from: the {CHOICES} with the largest mean deviation, and those in the gallery."
+    choices = f"Classes to choose from: the {CHOICES} with the largest share wrong, and those in the gallery."
     matrix = f"There are {classes:,} classes; the matrix is drawn for up to {CONFUSION_CLASSES}."
     return {
-        "heat": _cut(HEAT_CLASSES, classes, "classes with the largest mean deviation"),
+        "heat": _cut(HEAT_CLASSES, classes, "classes with the largest share wrong"),
         "choices": choices if classes > CHOICES else "",
         "pairs": _cut(PAIRS, len(d.pairs), "pairs"),
         "gallery": _cut(SPECIMENS, len(d.gallery), "chosen samples"),

@@ -9,8 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from frpt.diagnosis.findings import Array, Findings
-from frpt.diagnosis.report.words import class_name, number, percent
+from frpt.common.text import percent
+from frpt.diagnosis.findings import Findings
+from frpt.diagnosis.report.words import answers_of, class_name, number
+from frpt.diagnosis.report.worst_classes import Shares, mean_of, worst_first
 from frpt.diagnosis.trust import MET, WON
 
 ROWS = 500  # of the tables of samples and classes, worst first; all rows are in to_csv. More make the page slow to sort
@@ -146,43 +148,37 @@ def classes_table(d: Findings) -> PageTable:
         Column("class", "text"),
         Column("samples"),
         Column("to correct", hint="samples that need a correction"),
-        Column("share", "percent", hint="of the class's samples"),
+        Column("share wrong", "percent", hint="those that need a correction, of the class's samples"),
         *(Column(f"deviation at {f.name}") for f in d.layers),
     ]
-    count = len(d.class_names)
-    labels = np.asarray(d.samples.label)
-    known = (labels >= 0) & (labels < count)
-    samples = np.bincount(labels[known], minlength=count)
-    wrong = np.bincount(labels[known & np.asarray(d.samples.corrected, dtype=bool)], minlength=count)
+    shares, classes = Shares.of(d), worst_first(d)
     rows = [
-        row(columns, (class_name(d.class_names, c), int(samples[c]), int(wrong[c]),
-                      wrong[c] / samples[c] if samples[c] else math.nan, *(f.by_class[c] for f in d.layers)),
+        row(columns, (class_name(d.class_names, c), int(shares.samples[c]), int(shares.wrong[c]), shares.share[c],
+                      *(f.by_class[c] for f in d.layers)),
             **{"class": int(c)})
-        for c in worst_classes(d)[:ROWS]
+        for c in classes[:ROWS]
     ]  # fmt: skip
-    return PageTable(
-        "classes", "Classes, largest mean deviation first", columns, rows, _cut("classes", len(rows), count)
-    )
+    caption = "Classes, largest share wrong first"
+    return PageTable("classes", caption, columns, rows, _cut("classes", len(rows), len(classes)))
 
 
 def samples_table(d: Findings) -> PageTable:
-    classes = bool(d.class_names)
+    table = d.samples
+    named = bool(d.class_names or d.output_names)
     columns = [
         Column("sample", hint="index in the data set"),
         *([Column("name", "text")] if d.sample_names else []),
-        *([Column("label", "text"), Column("predicted", "text")] if classes else []),
+        *([Column("label", "text"), Column("predicted", "text")] if named else []),
         Column("to correct", "flag"),
         *(Column(f"deviation at {f.name}") for f in d.layers),
         *(Column(f"closed at {f.name}", "percent") for f in d.layers),
     ]
-    table = d.samples
     mean = mean_of(table.deviation)
     order = np.lexsort((np.asarray(table.index), -mean, ~np.asarray(table.corrected, dtype=bool)))[:ROWS]
     rows = [
         row(columns, (int(table.index[i]),
                       *([d.sample_names.get(int(table.index[i]), "")] if d.sample_names else []),
-                      *((class_name(d.class_names, int(table.label[i])),
-                         class_name(d.class_names, int(table.predicted[i]))) if classes else ()),
+                      *(answers_of(d, int(i)) if named else ()),
                       bool(table.corrected[i]), *table.deviation[i], *table.closed[i]),
             sample=int(table.index[i]), **{"class": int(table.label[i])})
         for i in order
@@ -190,21 +186,6 @@ def samples_table(d: Findings) -> PageTable:
     return PageTable(
         "samples", "Samples, worst first", columns, rows, _cut("samples", len(rows), len(table))
     )  # fmt: skip
-
-
-def worst_classes(d: Findings) -> list[int]:
-    """Class ids by their deviation, averaged over layers, largest first; those without any last."""
-    count = len(d.class_names)
-    mean = mean_of(np.stack([f.by_class for f in d.layers], 1) if d.layers else np.zeros((count, 0)))
-    return [int(c) for c in np.argsort(-mean, kind="stable")]
-
-
-def mean_of(values: Array) -> Array:
-    """Row means of what is a number; −1 where nothing is."""
-    table = np.asarray(values, dtype=float)
-    ok = np.isfinite(table)
-    total = np.where(ok, table, 0.0).sum(1)
-    return np.where(ok.any(1), total / np.maximum(ok.sum(1), 1), -1.0)
 
 
 def _cut(what: str, shown: int, count: int) -> str:

@@ -6,19 +6,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from frpt.common.text import percent
 from frpt.diagnosis.findings import Array, Findings
 from frpt.diagnosis.report.page_tables import ROWS, Column, PageTable, Value, row
 from frpt.diagnosis.report.pictures import encoded
 from frpt.diagnosis.report.recount import Recount, recount
 from frpt.diagnosis.report.verdict import Fact
-from frpt.diagnosis.report.words import class_name, number, percent
+from frpt.diagnosis.report.words import class_name, number, yes_words
 from frpt.diagnosis.responses import picture
 from frpt.errors import OptionError
 from frpt.graph.inputs import Inputs
@@ -47,13 +48,17 @@ class RepairPart:
 
 @dataclass(frozen=True)
 class _Sample:
-    """What became of one sample. before, after: the class's name, or how far the output is from its target."""
+    """What became of one sample. before, after: the class's name, or how far the output is from its target.
+
+    given: whether the repair was given it; of samples of the diagnosis.
+    """
 
     index: int
     state: str
     label: str
     before: str
     after: str
+    given: bool = True
 
 
 def repair_part(d: Findings, fix: Fix) -> RepairPart:
@@ -65,12 +70,13 @@ def repair_part(d: Findings, fix: Fix) -> RepairPart:
     given, old, counted = _given(d, fix), _old(d, fix), recount(d, fix)
     known = set(fix.start.layers)
     explained = fix.explain([f.name for f in d.layers if f.name != OUTPUT and f.name in known])
-    tables = [_samples_table("repaired", "Samples of the repair", given, bool(d.class_names))]
+    named = not fix.labels.is_floating_point()
+    tables = [_samples_table("repaired", "Samples of the repair", given, named)]
     if fix.kept is not None:
-        tables.append(_samples_table("old", "Old samples that changed", old, bool(d.class_names)))
+        tables.append(_samples_table("old", "Old samples that changed", old, named))
     if counted is not None:
         caption = "Samples of this diagnosis that it fixed or broke"
-        tables.append(_samples_table("recounted", caption, _recounted(d, fix, counted), bool(d.class_names)))
+        tables.append(_samples_table("recounted", caption, _recounted(d, fix, counted), named))
     tables += [_weights_table(fix), _strengths_table(fix)]
     if len(explained):
         tables.append(_features_table(explained))
@@ -109,21 +115,31 @@ def _facts(fix: Fix, counted: Recount | None) -> list[Fact]:
     ]
     if (kept := fix.kept) is not None:
         after = kept.right_before - len(kept.broken) + len(kept.mended)
-        before, now_right = (f"{100 * n / kept.count:.1f} %" for n in (kept.right_before, after))
+        before, now_right = (percent(n / kept.count) for n in (kept.right_before, after))
         said = f"of {kept.count}: {len(kept.broken)} broken, {len(kept.mended)} mended"
         facts.append(Fact("old samples right", f"{before} → {now_right}", said))
     if counted is not None:
-        broke = int(counted.broken.sum())
-        right = counted.right_before
-        said = (
-            f"of {counted.count:,}: taken farther from the target" if right is None else f"of {right:,} that were right"
-        )
-        facts.append(Fact("broken in this diagnosis", f"{broke:,}", said))
+        facts += _facts_of_others(counted)
     if moved := fix.diff.moved:
         most = max(moved, key=lambda name: moved[name])
         facts.append(Fact("moved most", most, f"by {percent(moved[most])} of its norm", code=True))
     facts.append(Fact("took", f"{fix.seconds:.1f} s", f"{fix.rounds} steps, method {fix.method}"))
     return facts
+
+
+def _facts_of_others(counted: Recount) -> list[Fact]:
+    """What it did to diagnosed samples that it was not given."""
+    if counted.others == 0:
+        return []
+    fixed, broke, right = f"{counted.others_fixed:,}", f"{counted.others_broken:,}", counted.right_before
+    if right is None:
+        said = f"of {counted.others:,} of this diagnosis that it was not given"
+        return [Fact("others fixed", fixed, said), Fact("others broken", broke, f"{said}: farther from the target")]
+    said = "of this diagnosis that it was not given"
+    return [
+        Fact("others fixed", f"{fixed} of {counted.others - right:,}", f"wrong samples {said}"),
+        Fact("others broken", f"{broke} of {right:,}", f"right samples {said}"),
+    ]
 
 
 def _given(d: Findings, fix: Fix) -> list[_Sample]:
@@ -151,10 +167,11 @@ def _old(d: Findings, fix: Fix) -> list[_Sample]:
 
 
 def _recounted(d: Findings, fix: Fix, counted: Recount) -> list[_Sample]:
-    """Samples of the diagnosis that changed sides: broken ones, then fixed ones."""
+    """Samples of the diagnosis that changed sides: broken ones, then fixed ones; those that were given last."""
     state = ["broken" if broken else "fixed" for broken in counted.broken.tolist()]
     found = _described(d, fix, counted.index, state, counted.labels, counted.before, counted.after)
-    return sorted(found, key=lambda s: s.state)
+    told = [replace(s, given=given) for s, given in zip(found, counted.known.tolist(), strict=True)]
+    return sorted(told, key=lambda s: (s.state, s.given))
 
 
 def _described(
@@ -180,10 +197,10 @@ def _described(
 
 
 def _answers(d: Findings, row: Sequence[int]) -> str:
-    """The class of one logit; of several the numbers of those that say yes."""
+    """The class of one logit; of several the names of those that say yes."""
     if len(row) == 1:
         return class_name(d.class_names, row[0])
-    return ", ".join(str(i) for i, yes in enumerate(row) if yes) or "none"
+    return yes_words(d.output_names or [str(i) for i in range(len(row))], [value == 1 for value in row])
 
 
 def _groups(d: Findings, fix: Fix, given: Sequence[_Sample], old: Sequence[_Sample]) -> list[dict[str, Any]]:
@@ -220,17 +237,19 @@ def _image(d: Findings, inputs: Inputs, index: int) -> Array | None:
 
 
 def _samples_table(name: str, caption: str, samples: Sequence[_Sample], classes: bool) -> PageTable:
-    hint = "how far the output is from its target, relative to the target's norm"
+    hint, diagnosed = "how far the output is from its target, relative to the target's norm", name == "recounted"
     columns = [
-        Column("sample", hint=f"its place in {'the data set' if name == 'recounted' else 'what repair was given'}"),
+        Column("sample", hint=f"its place in {'the data set' if diagnosed else 'what repair was given'}"),
         Column("state", "text"),
+        *([Column("given", "flag", "whether it is among the samples that the repair was given")] if diagnosed else []),
         *([Column("label", "text")] if classes else []),
         Column("before", "text", "" if classes else hint),
         Column("after", "text", "" if classes else hint),
     ]
 
     def values(s: _Sample) -> list[Value]:
-        return [s.index, s.state, *([s.label] if classes else []), s.before, s.after]
+        given = [s.given] if diagnosed else []
+        return [s.index, s.state, *given, *([s.label] if classes else []), s.before, s.after]
 
     rows = [row(columns, values(s)) for s in samples[:ROWS]]
     note = "" if len(samples) <= ROWS else f"The first {ROWS:,} of {len(samples):,} samples."

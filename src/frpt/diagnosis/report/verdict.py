@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from frpt.common.text import percent
 from frpt.diagnosis.findings import Findings, LayerFinding
-from frpt.diagnosis.report.words import class_name, percent, score
+from frpt.diagnosis.report.words import class_name, score
+from frpt.diagnosis.report.worst_classes import Shares, standing_out
 from frpt.graph.names import OUTPUT
-from frpt.repairs.ranking import CLEAR
+from frpt.repairs.ranking import CLEAR, FEWEST
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,15 @@ def verdict(d: Findings) -> Verdict:
         sentences.append(
             f"{wrong:,} of them ({percent(wrong / count)}) {'needs' if wrong == 1 else 'need'} a correction."
         )
+        sentences += _of_classes(d)
     if first is not None:
         sentences.append(_of_fault(d, first))
         if d.loss:
             sentences.append(f"The loss is {d.loss}.")
-        if math.isfinite(first.deviation) and math.isfinite(first.closed):
-            sentences.append(_of_layer(first, bool(d.class_names)))
+        inner = _first_inner(d)
+        if inner is not None and math.isfinite(inner.deviation) and math.isfinite(inner.closed):
+            sentences.append(_of_layer(inner, bool(d.class_names)))
+        sentences += [f"At {layer} {note}." for layer, note in d.unmoved.items()]
     return Verdict(d.suspects if wrong else (), wrong, sentences, _facts(d, said, count, wrong, first))
 
 
@@ -77,6 +82,11 @@ def _of_fault(d: Findings, first: LayerFinding) -> str:
         second = max((f for f in d.layers if f.name != first.name), key=lambda f: f.fault, default=None)
         more = "" if second is None else f", the next best, {_called(second.name)}, {_share(second)}"
         return f"The fault is most likely in {_called(first.name)}: {taken}{more}."
+    if not d.suspects and len(d.samples) < FEWEST:
+        return (
+            f"No layer is named: fewer than {FEWEST} samples are too few to tell layers apart. Samples that are right "
+            "count as well."
+        )
     if not d.suspects and first.fault_interval[0] >= CLEAR:
         least = min(d.layers, key=lambda f: f.fault)
         return (
@@ -111,6 +121,37 @@ def _share(f: LayerFinding) -> str:
     return f"{percent(f.fault)} ({percent(low)} to {percent(high)})"
 
 
+def _of_classes(d: Findings) -> list[str]:
+    """A sentence on the classes that go wrong most; none where no class stands out."""
+    shares = Shares.of(d)
+    worst = standing_out(shares)
+    if not worst:
+        return []
+    wrong, others = int(shares.wrong[worst].sum()), int(shares.wrong.sum() - shares.wrong[worst].sum())
+    rest = percent(others / int(shares.samples.sum() - shares.samples[worst].sum()))
+    names = _listed([class_name(d.class_names, c).removeprefix("class ") for c in worst])
+    counted = [(f"{shares.wrong[c]:,}", f"{shares.samples[c]:,}", f"({percent(shares.share[c])})") for c in worst]
+    if len(worst) == 1:
+        of, goes = f"class {names}", f"Class {names} goes"
+        counts = "{} of its {} samples {}".format(*counted[0])
+    else:
+        of, goes = f"the classes {names}", f"The classes {names} go"
+        counts = _listed([f"{count} of {all_of} {share}" for count, all_of, share in counted]) + " of their samples"
+    start = f"Most of what is wrong is of {of}" if wrong > others else f"{goes} wrong most"
+    return [f"{start}: {counts}, against {rest} of all other samples."]
+
+
+def _listed(words: list[str]) -> str:
+    *some, last = words
+    return f"{', '.join(some)} and {last}" if some else last
+
+
+def _first_inner(d: Findings) -> LayerFinding | None:
+    """The inner layer that stands first in the ranking: that features of the output would have to move says nothing."""
+    inner = [name for name in d.ranking if name != OUTPUT]
+    return next((f for f in d.layers if inner[:1] == [f.name]), None)
+
+
 def _of_layer(f: LayerFinding, classes: bool) -> str:
     moved = f"The features of {_called(f.name)} would have to move by {percent(f.deviation)} of their norm on average"
     if classes:
@@ -127,6 +168,10 @@ def _facts(d: Findings, said: str, count: int, wrong: int, first: LayerFinding |
         refitted = "it" if d.suspects == (first.name,) else _called(first.name)
         note = f"refitting {refitted} takes back {_share(first)} of the loss"
         facts.append(Fact("likeliest fault", " or ".join(d.suspects) or "none stands out", note, code=bool(d.suspects)))
+    shares = Shares.of(d)
+    for c in standing_out(shares)[:1]:
+        note = f"{shares.wrong[c]:,} of its {shares.samples[c]:,} samples"
+        facts.append(Fact("goes wrong most", class_name(d.class_names, c), note))
     pair = max(d.pairs, key=lambda p: p.count, default=None)
     if pair is not None:
         label, taken = class_name(d.class_names, pair.label), class_name(d.class_names, pair.predicted)

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from frpt.common.text import percent
+from frpt.diagnosis.findings import Findings
+
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -23,15 +26,6 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}".replace("-", "−")
 
 
-def percent(value: float | None) -> str:
-    """A share as a percentage, with a decimal where it says something."""
-    if value is None or not math.isfinite(value):
-        return number(value)
-    size = abs(100 * value)
-    digits = 0 if size in (0, 100) else 1 if 1 <= size <= 99 else 2
-    return f"{100 * value:.{digits}f} %".replace("-", "−")
-
-
 def score(name: str, value: float) -> str:
     """A share if the name says so, a number otherwise."""
     return percent(value) if "accuracy" in name and 0 <= value <= 1 else number(value)
@@ -42,6 +36,19 @@ def class_name(names: Sequence[str], number: int, none: str = "–") -> str:
     if number < 0:
         return none
     return names[number] if number < len(names) and names[number].strip() else f"class {number}"
+
+
+def yes_words(names: Sequence[str], row: Sequence[bool]) -> str:
+    """The names of the outputs that are yes, one after the other. row: (outputs,)."""
+    return ", ".join(class_name(names, i) for i, yes in enumerate(row) if yes) or "none"
+
+
+def answers_of(d: Findings, row: int, none: str = "–") -> tuple[str, str]:
+    """(label, prediction) of a row of the table of samples in words. none: where there are no classes, or no label."""
+    s = d.samples
+    if s.label_yes is not None and s.predicted_yes is not None:
+        return yes_words(d.output_names, s.label_yes[row]), yes_words(d.output_names, s.predicted_yes[row])
+    return class_name(d.class_names, int(s.label[row]), none), class_name(d.class_names, int(s.predicted[row]), none)
 
 
 def safe_json(value: Any) -> str:

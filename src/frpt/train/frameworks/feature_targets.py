@@ -151,6 +151,15 @@ class FeatureTargets:
         self.measured = {"task_loss": float(means[0]), "rec_loss": float(means[1]), "lambda": weight}
         return task + share * weight * rec
 
+    def state_dict(self) -> dict[str, float | int | None]:
+        """What a training that is resumed goes on with: the moving averages behind λ, and the step it is at."""
+        return {**self.balance.state_dict(), "step": self._step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned; inside ``attached``, which begins with the first step."""
+        self.balance.load_state_dict(state)
+        self._step = int(state.get("step", 0))
+
     def _feature(self, batch: Any, target: Tensor | None) -> tuple[Tensor, Tensor]:
         """(the layer's feature in the last forward pass, its target), samples first."""
         if self._tap is None or self._supply is None:

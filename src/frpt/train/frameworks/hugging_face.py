@@ -40,6 +40,7 @@ class TrainerTargets:
         own: Callable[[list[Any]], Any] = self.data_collator
         self.data_collator = WithTargets(own, inputs_taken(trained) or frozenset())
         self._losses: dict[str, list[float]] = {}
+        self.add_callback(_Kept(features))  # type: ignore[attr-defined]
 
     def train(self, *args: Any, **options: Any) -> Any:
         """As the Trainer's own, with everything after the layer frozen."""
@@ -77,12 +78,33 @@ class TrainerTargets:
         return gathered.mean(0)
 
 
+class _Kept(transformers.TrainerCallback):  # type: ignore[misc]
+    """Keeps the state of feature targets in ``trainer_state.json``, and goes on from it after a resume.
+
+    Among ``stateful_callbacks``, which the Trainer writes and reads, but by hand: what it restores by itself it makes
+    anew by its arguments, and not for everybody.
+    """
+
+    NAME = "frpt.train.FeatureTargets"
+
+    def __init__(self, features: FeatureTargets) -> None:
+        self.features = features
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if (kept := state.stateful_callbacks.get(self.NAME)) is not None:
+            self.features.load_state_dict(kept["attributes"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        state.stateful_callbacks[self.NAME] = {"args": {}, "attributes": self.features.state_dict()}
+
+
 class TargetTrainer(TrainerTargets, transformers.Trainer):  # type: ignore[misc]
     """A ``transformers.Trainer`` whose loss has the distance to feature targets beside the task loss.
 
     All else is the Trainer's: arguments, callbacks, loggers (``report_to``: TensorBoard, W&B, MLflow; the losses and λ
     are among the logs as ``frpt/...``). Its training set may be a ``frpt.TargetDataset``, whose items are brought into
-    the form that the collator takes.
+    the form that the collator takes. λ's moving averages are in the checkpoints' ``trainer_state.json``, so that
+    ``train(resume_from_checkpoint=...)`` goes on with them.
 
     Args:
         *args: the Trainer's.

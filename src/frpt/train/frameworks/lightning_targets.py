@@ -47,7 +47,8 @@ class LightningTargets(_package().Callback):  # type: ignore[misc]
         every: reconstruct online at each so many steps.
 
     Raises:
-        OptionError: if the Reverser's network is no part of the module.
+        OptionError: when training begins, if the Reverser's network is no part of the module, or if the module
+            optimises by hand (``automatic_optimization = False``): there ``FeatureTargets`` does the same.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
@@ -69,6 +70,13 @@ class LightningTargets(_package().Callback):  # type: ignore[misc]
             raise OptionError(
                 f"the Reverser was made on a {type(self.features.rev.model).__name__} that is no part of this "
                 f"{type(pl_module).__name__}: make it on the module's own network, before it is trained"
+            )
+        if not pl_module.automatic_optimization:
+            raise OptionError(
+                f"this {type(pl_module).__name__} optimises by hand (automatic_optimization=False), so that the loss "
+                "it goes down never passes here. Use frpt.train.FeatureTargets(rev, at) instead of the callback: call "
+                "trainer.fit inside `with features.attached():`, and in training_step pass the task loss through "
+                "`features.loss(task, batch)` before manual_backward."
             )
         own = pl_module.training_step
 
@@ -106,11 +114,11 @@ class LightningTargets(_package().Callback):  # type: ignore[misc]
             stack.__exit__(type(error), error, error.__traceback__)
 
     def state_dict(self) -> dict[str, Any]:
-        """The moving averages of both losses, for Lightning's checkpoints."""
-        return dict(self.features.balance.state_dict())
+        """The moving averages of both losses and the step, for Lightning's checkpoints."""
+        return dict(self.features.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.features.balance.load_state_dict(state_dict)
+        self.features.load_state_dict(state_dict)
 
 
 def _mean(trainer: Any, losses: Tensor) -> Tensor:

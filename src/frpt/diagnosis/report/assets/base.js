@@ -27,10 +27,15 @@ function num(v, digits = 3) {
   return minus(String(Number(v.toPrecision(digits))));
 }
 
-function pct(v) {
+function pct(v) { // as percent() in frpt/common/text.py
   if (!isNumber(v)) return "–";
   const size = Math.abs(100 * v);
-  return minus((100 * v).toFixed(size === 0 || size === 100 ? 0 : size >= 1 && size <= 99 ? 1 : 2)) + " %";
+  const sign = v < 0 ? "−" : "";
+  if (size > 1000) return `${sign ? "less" : "more"} than ${sign}1,000 %`;
+  if (size === 0) return "0 %";
+  if (size >= 100) return `${sign}${size.toFixed(0).replace("1000", "1,000")} %`;
+  const shown = Math.min(size, 99.9).toFixed(size >= 1 ? 1 : 2);
+  return `${Number(shown) ? sign : ""}${shown} %`;
 }
 
 const className = (id) => (id < 0 ? "–" : data.names[id] ?? `class ${id}`);
