@@ -7,6 +7,10 @@ an error of ``frpt.errors`` is raised, *raw* if another exception is, and *silen
 Then writing targets, training, diagnosing and a sweep are killed (SIGKILL) after a random share of the time that they
 take, started again, killed again, until a run ends by itself. A piece of work is *the same* if it then has what the
 undisturbed one has, to the last byte, and *other* if not; *kills* are those that hit a process at work.
+
+Last, commands of the shell are given Ctrl-C, as a terminal does to all of their processes, at random moments of their
+first eight seconds: *stopped* ends within five seconds with exit code 130 and one line, *ended* had done its work. What
+does neither is printed; *not begun* is Python's own traceback, before anything of frpt was loaded.
 Run it with ``python benchmarks/faults.py``.
 """
 
@@ -17,6 +21,8 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +33,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the damage is that of the tests
 
+from tests.cli.test_ctrl_c import COMMANDS, begin
 from tests.faults.damage import flips
 from tests.faults.test_kept_files import FILES, load, moved
 from tests.faults.test_partials import train
@@ -159,10 +166,42 @@ def count_kills(folder: Path, most: int, seed: int) -> None:
         print(f"{name:12} {kills} kills of work of {seconds:.2f} s: {dict(found)}", flush=True)
 
 
+def count_stops(folder: Path, count: int, seed: int) -> None:
+    """For each command: how it ends when Ctrl-C comes at a random moment."""
+    for name, command in COMMANDS.items():
+        drawn, found = random.Random(seed), Counter[str]()
+        for i in range(count):
+            place, moment = folder / name / f"{i}", drawn.uniform(0, 8)
+            place.mkdir(parents=True)
+            how, text = stop(begin(command, place), moment)
+            found[how] += 1
+            if how == "other":
+                print(f"after {moment:.3f} s:\n{text}", flush=True)
+        print(f"{name:12} {dict(found)}", flush=True)
+
+
+def stop(running: subprocess.Popen[str], moment: float) -> tuple[str, str]:
+    """(how it ended, what it wrote)."""
+    try:
+        text = running.communicate(timeout=moment)[1]
+    except subprocess.TimeoutExpired:
+        begun = time.monotonic()
+        os.killpg(running.pid, signal.SIGINT)
+        text = running.communicate()[1]
+        quick = time.monotonic() - begun < 5
+        if "at start" not in text:
+            return "not begun", text
+        clean = "Traceback" not in text and "stopped: " in text.splitlines()[-1]
+        if quick and clean and running.returncode == 130:
+            return "stopped", text
+    return ("ended" if running.returncode == 0 and "Traceback" not in text else "other"), text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flips", type=int, default=500, help="of each file")
     parser.add_argument("--kills", type=int, default=100, help="of each work")
+    parser.add_argument("--stops", type=int, default=50, help="of each command")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -173,9 +212,11 @@ def main() -> None:
                 for _ in flips(file, options.flips, options.seed):
                     counts[file][outcome(read)] += 1
                     bar.advance()
-        for file, found in counts.items():
+        for file, found in counts.items() if options.flips else ():
             print(f"{file.relative_to(name)!s:55} {', '.join(f'{k} {n}' for k, n in sorted(found.items()))}")
-        count_kills(Path(name) / "kills", options.kills, options.seed)
+        if options.kills:
+            count_kills(Path(name) / "kills", options.kills, options.seed)
+        count_stops(Path(name) / "stops", options.stops, options.seed)
 
 
 if __name__ == "__main__":

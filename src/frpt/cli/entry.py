@@ -30,11 +30,6 @@ class Stop:
     asked = False
     resumes = False
 
-    def check(self) -> None:
-        """Raise it once more: code that was being loaded may have swallowed it."""
-        if self.asked:
-            raise KeyboardInterrupt
-
 
 stop = Stop()
 
@@ -63,7 +58,7 @@ def _run() -> int:
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except BaseException as error:
-        if stop.asked:  # an interruption may come out as any exception, of an extension that is being loaded for one
+        if stop.asked:  # an interruption may come out as any exception
             return INTERRUPTED
         if isinstance(error, OSError):
             return _unwritten(error)
@@ -91,25 +86,42 @@ def _open_closed_streams() -> None:
 
 
 def _take_ctrl_c() -> None:
-    """Have Ctrl-C noted, raised in the main thread, and watched by another one, which code in C cannot hold up."""
+    """Have Ctrl-C noted, raised in the main thread, and watched by another one, which code in C cannot hold up.
+
+    Processes that this one forks get Python's own way back.
+    """
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     signal.signal(signal.SIGINT, _interrupted)
     # while Python takes itself apart it would give Ctrl-C back its own way, to end a command that has done its work
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+    os.register_at_fork(after_in_child=_leave_ctrl_c)
     threading.Thread(target=_watch, args=(ours,), daemon=True).start()
     unraisable, failed = sys.unraisablehook, threading.excepthook
     sys.unraisablehook = lambda what: None if stop.asked else unraisable(what)
     threading.excepthook = lambda what: None if stop.asked else failed(what)
 
 
+def _leave_ctrl_c() -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _interrupted(number: int, frame: FrameType | None) -> None:
-    if stop.asked:
+    if stop.asked or _loading(frame):
         _end()
     stop.asked = True
     raise KeyboardInterrupt
+
+
+def _loading(frame: FrameType | None) -> bool:
+    """Whether a module is being loaded: an exception that passes through an extension's C++ there may abort Python."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _watch(pipe: int) -> None:

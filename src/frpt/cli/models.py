@@ -11,7 +11,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from frpt.cli.entry import stop
 from frpt.errors import InputError, OptionError
 
 if TYPE_CHECKING:  # torch takes seconds to load: not for --help
@@ -46,7 +45,6 @@ def _made(spec: str) -> tuple[nn.Module, InputLike | None]:
     from torch import nn
 
     factory = _find(spec)
-    stop.check()
     made = factory if isinstance(factory, nn.Module) else _made_by(factory, spec)
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
