@@ -9,8 +9,9 @@ take, started again, killed again, until a run ends by itself. A piece of work i
 undisturbed one has, to the last byte, and *other* if not; *kills* are those that hit a process at work.
 
 Last, commands of the shell are given Ctrl-C, as a terminal does to all of their processes, at random moments of their
-first eight seconds: *stopped* ends within five seconds with exit code 130 and one line, *ended* had done its work. What
-does neither is printed; *not begun* is Python's own traceback, before anything of frpt was loaded.
+first eight seconds, of two in ``frpt layers``, which is soon done: *stopped* ends within five seconds with exit code
+130 and one line, *ended* had done its work. What does neither is printed; *not begun* is Python's own traceback, before
+anything of frpt was loaded.
 Run it with ``python benchmarks/faults.py``.
 """
 
@@ -171,7 +172,7 @@ def count_stops(folder: Path, count: int, seed: int) -> None:
     for name, command in COMMANDS.items():
         drawn, found = random.Random(seed), Counter[str]()
         for i in range(count):
-            place, moment = folder / name / f"{i}", drawn.uniform(0, 8)
+            place, moment = folder / name / f"{i}", drawn.uniform(0, 2 if name == "layers" else 8)
             place.mkdir(parents=True)
             how, text = stop(begin(command, place), moment)
             found[how] += 1

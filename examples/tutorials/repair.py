@@ -112,6 +112,7 @@ table = frpt.compare_repairs(
     memory,
     old=(x_test[measured], y_test[measured]),
     kind=(noisy[measured], y_test[measured]),
+    progress=False,
 )
 print(table)
 

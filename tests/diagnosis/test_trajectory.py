@@ -12,11 +12,12 @@ import torch
 from safetensors.torch import save_file
 from scipy import special
 from torch import Tensor
+from torch.nn.utils import prune
 from torch.utils.data import TensorDataset
 
 import frpt
 from frpt.diagnosis.trajectory import Correlation, Trajectory, along_training
-from frpt.errors import CheckpointError, OptionError, UnknownLayerError
+from frpt.errors import CaptureError, CheckpointError, OptionError, UnknownLayerError
 from tests.models import mlp
 from tests.train.toys import blobs, layers, network
 
@@ -188,3 +189,20 @@ def test_options() -> None:
         along_training(model, [model], blobs(8), [], progress=False)
     with pytest.raises(UnknownLayerError):
         along_training(model, [model], blobs(8), "13", progress=False)
+
+
+def test_models_and_checkpoints_without_numbers_are_refused() -> None:
+    with pytest.raises(CaptureError, match=r"'0.weight' is on the meta device"):
+        along_training(deepcopy(network()).to("meta"), states()[:1], blobs(8), "3", **QUICK)
+    empty = {k: v.to("meta") for k, v in states()[0].items()}
+    with pytest.raises(CheckpointError, match=r"checkpoint 'later' does not fit .*\n.*0.weight is on the meta device"):
+        along_training(network(), {"start": states()[0], "later": empty}, blobs(8), "3", **QUICK)
+
+
+def test_a_pruned_model_is_refused_with_what_to_do() -> None:
+    pruned = layers()
+    prune.l1_unstructured(pruned[0], "weight", 0.5)
+    with pytest.raises(OptionError, match=r"'0.weight' is no weight .*prune.remove"):
+        along_training(pruned, [pruned.state_dict()], blobs(8), "3", **QUICK)
+    with pytest.raises(CheckpointError, match=r"it lacks 0.weight\n.*it also has 0.weight_orig"):
+        along_training(network(), [pruned], blobs(8), "3", **QUICK)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from frpt.files.progress import Progress
-from frpt.repairs import Memory, controls, remember, repair
+from frpt.repairs import Memory, compare_repairs, controls, remember, repair
 
 
 def net() -> nn.Sequential:
@@ -85,6 +85,20 @@ def test_other_stages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     x = inputs(60, 4)
     repair(net(), *failures(), keep=(x, net()(x).argmax(1)), modules="auto")
     assert told.stages == ["a mock repair", "ranking layers", "repairing"]
+
+
+def test_a_comparison_counts_its_repairs(
+    remembered: Memory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told, (x, y) = Told(monkeypatch), failures()
+    old = inputs(20, 3), net()(inputs(20, 3)).argmax(1)
+    compare_repairs(net(), x, y, remembered, old=old, methods=("nearest", "ewc"), seeds=(0, 1))
+    assert [stage for stage in told.stages if "seed" in stage] == [
+        "nearest, seed 0", "nearest, seed 1", "ewc, seed 0", "ewc, seed 1",
+    ]  # fmt: skip
+    assert "comparing repairs: 4 repairs in" in capsys.readouterr().err
+    compare_repairs(net(), x, y, remembered, old=old, methods=("nearest",), progress=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_inputs_are_counted_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from frpt.errors import CheckpointError, OptionError, UnknownLayerError
 from frpt.files.progress import Progress
 from frpt.files.weights import read_weights, state_dict_in, tensors_of
 from frpt.graph.names import OUTPUT
+from frpt.graph.refused import check_copyable, check_kind
 from frpt.reverser import Layer, Reverser, UnmeasuredOptions, layer_names, make_reverser, network_of
 
 if TYPE_CHECKING:
@@ -211,8 +212,9 @@ def along_training(
         checkpoint, with their correlations.
 
     Raises:
+        CaptureError: for a model without numbers, or of a kind that cannot be captured.
         CheckpointError: for weights that cannot be read or do not fit the model; all are looked at before any work.
-        OptionError: for no checkpoint or no layer.
+        OptionError: for no checkpoint or no layer, or a model that cannot be copied.
 
     Example:
         >>> checkpoints = {"start": start, "end": net.state_dict()}
@@ -226,6 +228,8 @@ def along_training(
     if batch_size < 1:
         raise OptionError(f"batch_size must be positive, got {batch_size}")
     given = _named(checkpoints)
+    check_kind(network_of(model, options))
+    check_copyable(network_of(model, options))
     copy = deepcopy(network_of(model, options)).eval()
     for name, checkpoint in given.items():  # all of them before any work
         _weights(name, checkpoint, copy)
@@ -324,13 +328,14 @@ def _differences(state: Mapping[str, Tensor], model: nn.Module) -> list[str]:
         for k in own
         if k in state and state[k].shape != own[k].shape
     ]
+    meta = [f"{k} is on the meta device, without numbers" for k in own if k in state and state[k].is_meta]
     bad = [
         f"{k} holds NaN or infinity"
         for k, _ in model.named_parameters()
-        if k in state and state[k].is_floating_point() and not bool(torch.isfinite(state[k]).all())
+        if not meta and k in state and state[k].is_floating_point() and not bool(torch.isfinite(state[k]).all())
     ]
     named = [f"{what} {_few(keys)}" for what, keys in (("it lacks", missing), ("it also has", more)) if keys]
-    return named + [_few(texts) for texts in (shapes, bad) if texts]
+    return named + [_few(texts) for texts in (shapes, meta, bad) if texts]
 
 
 def _few(items: list[str]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -16,6 +17,7 @@ from frpt.common.text import html_table, table
 from frpt.datasets.labelled import whole_set
 from frpt.embed import as_labels
 from frpt.errors import LabelError, OptionError
+from frpt.files.progress import Progress
 from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.repairs.controls import Method
 from frpt.repairs.fix import run
@@ -128,6 +130,7 @@ def compare_repairs(
     methods: Sequence[Method] = ("nearest", "replay", "ewc", "finetune"),
     seeds: Iterable[int] = (0,),
     modules: Sequence[str] | Literal["auto"] | None = None,
+    progress: bool = True,
     output: Picker = None,
 ) -> RepairComparison:
     """Repair the same samples in several ways, and count what each fixes, breaks and takes.
@@ -147,6 +150,7 @@ def compare_repairs(
         methods: which to compare; ``frpt.repair`` says what they are.
         seeds: each method runs once with each; of the nearest weights the seed changes nothing.
         modules: names of the modules whose weights may move, or "auto", as ``frpt.repair`` takes them.
+        progress: show a bar.
         output: which tensor of the model's output is meant, where the network was given, as ``Reverser`` takes it.
 
     Returns:
@@ -163,7 +167,7 @@ def compare_repairs(
         >>> x, y = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
         >>> inputs = torch.randn(200, 4)
         >>> old = inputs, model(inputs).argmax(1)
-        >>> table = frpt.compare_repairs(model, x, y, memory, old=old, methods=("nearest", "ewc"))
+        >>> table = frpt.compare_repairs(model, x, y, memory, old=old, methods=("nearest", "ewc"), progress=False)
         >>> table.mean("nearest", "fixed")
         100.0
     """
@@ -176,8 +180,9 @@ def compare_repairs(
     failing = ~_right(rev, rev.model, _samples((x, y), "x"))
     before = _right(rev, rev.model, measured)
     outcomes = []
-    for method in methods:
-        for seed in seeds:
+    with Progress("comparing repairs", len(methods) * len(seeds), unit="repairs", shown=progress) as bar:
+        for method, seed in product(methods, seeds):
+            bar.describe(f"{method}, seed {seed}")
             given = replayed.given if method == "replay" else None
             fix = repair(rev, x, y, memory, method=method, old=given, modules=modules, seed=seed, progress=False)
             after = _right(rev, fix.model, measured)
@@ -194,6 +199,7 @@ def compare_repairs(
                     seconds=fix.seconds,
                 )
             )
+            bar.advance()
     kind_before = float("nan") if others is None else _percent(_right(rev, rev.model, others))
     return RepairComparison(int(failing.sum()), len(before), kind_before, _percent(before), tuple(outcomes))
 
