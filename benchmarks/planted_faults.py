@@ -201,7 +201,11 @@ def report(subject: Subject, found: list[Case]) -> None:
     damaged = [case for case in found if case.layer]
     missed = sum(case.missed for case in damaged) / len(damaged)
     long = [len(s) for case in damaged if len(s := case.refits.ranked().suspects) > 1]
-    print(f"{missed:.0f} samples wrong on average; lists of several name {sum(long) / max(len(long), 1):.1f} layers")
+    chance = sum(long) / len(subject.layers)
+    print(
+        f"{missed:.0f} samples wrong on average; lists of several name {sum(long) / max(len(long), 1):.1f} layers: by "
+        f"chance {chance:.0f} of these {len(long)} would have the damaged one"
+    )
 
     def row(name: str, some: list[Case], alike: float = ranking.ALIKE) -> tuple[str, ...]:
         count = Counter(word(case.refits.ranked(alike=alike), case.layer) for case in some)

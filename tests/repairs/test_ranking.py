@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from unittest import mock
 
@@ -24,17 +25,13 @@ def losses(seed: int = 0, count: int = 300) -> Array:
 
 
 def said(found: Ranking) -> str:
-    """The verdict on the small diagnosis, whose three layers get these faults."""
+    """The verdict on the small diagnosis, with these layers."""
     d = diagnosis()
-    names = dict(zip((f.name for f in d.layers), found.faults, strict=True))
     layers = tuple(
-        replace(f, fault=fault.share, fault_interval=(fault.low, fault.high))
-        for f, fault in zip(d.layers, found.faults.values(), strict=True)
+        replace(d.layers[0], name=name, fault=fault.share, fault_interval=(fault.low, fault.high))
+        for name, fault in found.faults.items()
     )
-    back = {new: old for old, new in names.items()}
-    told = replace(
-        d, layers=layers, ranking=tuple(back[n] for n in found.faults), suspects=tuple(back[n] for n in found.suspects)
-    )
+    told = replace(d, layers=layers, ranking=tuple(found.faults), suspects=found.suspects)
     with mock.patch("frpt.diagnosis.report.verdict.FEWEST", 0):  # the small diagnosis has few samples
         return " ".join(verdict(told).sentences)
 
@@ -87,6 +84,61 @@ def test_if_all_layers_take_back_as_much_none_is_suspected() -> None:
     assert "do not tell which one carries a fault" in text
     assert "90.0 %" in text
     assert "86.0 %" in text
+
+
+def test_a_list_of_most_layers_is_not_given() -> None:
+    """Four of five have the damaged one among them four times of five by chance."""
+    before = losses()
+    alike = {n: (0.01 + 0.01 * i) * before for i, n in enumerate("abcd")}
+    most = Refits(before, {**alike, "e": 0.6 * before}).ranked()
+    assert most.suspects == ()
+    text = said(most)
+    assert "Refitting most of them alone takes back about as much" in text
+    assert "99.0 %" in text
+    assert "96.0 %" in text
+    assert "40.0 %" not in text
+    fewer = {**alike, "e": 0.6 * before, "f": 0.7 * before}
+    assert Refits(before, fewer).ranked().suspects == ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize("kink", [nn.ReLU(), nn.PReLU()])
+@pytest.mark.parametrize("alive", [0, 2])
+def test_a_layer_with_hardly_a_filter_left_is_found(kink: nn.Module, alive: int) -> None:
+    """Steps from next to zero know the slopes of neither side; what is drawn anew has those of its own size."""
+    torch.manual_seed(0)
+    x = torch.randn(400, 8)
+    net = nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 24), kink, nn.Linear(24, 4)).eval()
+    with torch.no_grad():
+        net[4].weight *= 10
+        y = net(x).argmax(1)
+        net[2].weight[alive:], net[2].bias[alive:] = 0, 0
+    rev = frpt.Reverser(net, x[:8])
+    found = refit(rev, [(x[:200], y[:200])], [(x[200:], y[200:])], ["out", "3", "1"]).ranked()
+    assert next(iter(found.faults)) == "3"
+
+
+def test_the_zeros_of_a_padding_token_are_left_alone() -> None:
+    """They are no filter: with padding in every sequence the refit is that of the same network without it."""
+    torch.manual_seed(0)
+    tokens = torch.randint(1, 12, (300, 5))
+    table = nn.Embedding(12, 6, padding_idx=0)
+    net = nn.Sequential(table, nn.Flatten(), nn.Linear(30, 16), nn.ReLU(), nn.Linear(16, 3))
+    y = net(tokens).argmax(1)
+    with torch.no_grad():
+        table.weight[1:6] += torch.randn(5, 6)
+    padded = torch.cat([tokens, torch.zeros(300, 1, dtype=torch.long)], 1)
+    wide = copy.deepcopy(net)
+    wide[2] = nn.Linear(36, 16)
+    with torch.no_grad():
+        wide[2].weight[:, :30], wide[2].weight[:, 30:] = net[2].weight, 5.0
+        wide[2].bias.copy_(net[2].bias)
+
+    def faults(model: nn.Module, x: Tensor) -> dict[str, float]:
+        rev = frpt.Reverser(model.eval(), x[:8])
+        found = refit(rev, [(x[:150], y[:150])], [(x[150:], y[150:])], ["out", "0"]).ranked()
+        return {name: fault.share for name, fault in found.faults.items()}
+
+    assert faults(wide, padded)["0"] == pytest.approx(faults(net, tokens)["0"], abs=0.01)
 
 
 @pytest.mark.parametrize("kink", [nn.ReLU(), nn.PReLU()])

@@ -40,6 +40,8 @@ LOSSES = {
 }  # fmt: skip
 """What ``loss`` of ``diagnose`` may be, in words."""
 
+_EMBEDDING = torch.ops.aten.embedding.default
+
 Array = npt.NDArray[Any]
 Weights = dict[str, Tensor]
 Batches = Sequence[tuple[Any, Tensor]]
@@ -71,8 +73,11 @@ class Refitting:
     # How often the first of these steps is halved where none lowers the held-out loss: behind a kink, as where filters
     # are zero, a whole step of a damaged layer can be too long (benchmarks/planted_faults.py).
     stir: float = 1e-3
-    # Random change of the weights, relative to their norm, at which slopes are taken: a filter of zeros behind a ReLU
-    # has none where it is.
+    # Random change of the weights, relative to their norm, at which slopes are taken: behind a ReLU, what is zero has
+    # none where it is.
+    anew: tuple[float, ...] = (0.3, 0.03)
+    # Sizes, relative to that of the layer's other filters, at which filters of zeros are drawn anew before a step; the
+    # better one is kept.
     apart: float = 1e-3
     # Change of the weights, relative to their norm, that derivatives are taken from. Half and double: no change.
     memory: int = 2**29
@@ -201,11 +206,14 @@ class _Part:
     """The network from one layer's input on, as a function of that layer's weights.
 
     own, lowest: the weights with the least held-out losses so far, and these. start, before: their sum at first, and
-    a step ago.
+    a step ago. filters: weights whose rows are such; those of a table of embeddings may well be zero (padding).
     """
 
     def __init__(self, fitted: Sequence[_Rest], held: Sequence[_Rest], options: Refitting, own: Weights) -> None:
         self.fitted, self.held, self.options, self.own = fitted, held, options, own
+        weights = fitted[0].batch.weights.items()
+        tables = {name for node, name in weights if any(u.target is _EMBEDDING for u in node.users)}
+        self.filters = {name for name, w in own.items() if w.dim() > 1} - tables
         self.lowest = _losses((rest.batch.start for rest in held), [rest.batch for rest in held])
         self.start, self.before = float(self.lowest.sum()), np.inf
 
@@ -218,13 +226,26 @@ class _Part:
         """A further step, if the last one has taken back enough of what there was."""
         if not self.lowest.sum() < (1 - self.options.gain) * self.before:
             return
-        own, first, self.before = self.own, None, float(self.lowest.sum())
-        for step in self._steps(_stirred(own, self.options.stir)):
-            first = first or step
-            self._look(_moved(own, step, 1.0))
-        for i in range(1, self.options.halvings + 1):
-            if self.own is own and first is not None:
-                self._look(_moved(own, first, 0.5**i))
+        own, self.before = self.own, float(self.lowest.sum())
+        for start in self._starts(own):
+            first = None
+            for step in self._steps(start):
+                first = first or step
+                self._look(_moved(start, step, 1.0))
+            for i in range(1, self.options.halvings + 1):
+                if self.own is own and first is not None:
+                    self._look(_moved(start, first, 0.5**i))
+
+    def _starts(self, own: Weights) -> Iterable[Weights]:
+        """The weights moved at random, each by a share of their size, and filters of zeros drawn anew, if there are."""
+        dead = {n: own[n].flatten(1).square().sum(1) == 0 for n in self.filters}
+        for anew in self.options.anew if any(bool(d.any()) for d in dead.values()) else (0.0,):
+            g = torch.Generator().manual_seed(0)
+            noise = {n: torch.randn(w.shape, generator=g).to(w) for n, w in own.items()}
+            moved = {n: w + self.options.stir * w.square().mean().sqrt() * noise[n] for n, w in own.items()}
+            for n, rows in dead.items():
+                moved[n][rows] = anew * _size(own[n][~rows]) * noise[n][rows]
+            yield moved
 
     def _look(self, point: Weights) -> None:
         """Keep the weights if their held-out losses are less."""
@@ -283,11 +304,9 @@ class _Part:
         return bend, curved
 
 
-def _stirred(own: Weights, share: float) -> Weights:
-    """The weights moved at random, each by that share of its root mean square."""
-    g = torch.Generator().manual_seed(0)
-    noise = {n: torch.randn(w.shape, generator=g).to(w) for n, w in own.items()}
-    return {n: w + share * w.square().mean().sqrt() * noise[n] for n, w in own.items()}
+def _size(filters: Tensor) -> Tensor:
+    """The root mean square of their weights; 1/√(inputs) where there are none. filters: (n, inputs, ...)."""
+    return filters.square().mean().sqrt() if len(filters) else filters.new_tensor(filters.shape[1:].numel() ** -0.5)
 
 
 def _squares(own: Weights) -> dict[str, float]:

@@ -12,7 +12,7 @@ from frpt.diagnosis.findings import Findings, LayerFinding
 from frpt.diagnosis.report.words import class_name, score
 from frpt.diagnosis.report.worst_classes import Shares, standing_out
 from frpt.graph.names import OUTPUT
-from frpt.repairs.ranking import CLEAR, FEWEST
+from frpt.repairs.ranking import CLEAR, FEWEST, MANY
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,13 @@ def _of_fault(d: Findings, first: LayerFinding) -> str:
             "count as well."
         )
     if not d.suspects and first.fault_interval[0] >= CLEAR:
-        least = min(d.layers, key=lambda f: f.fault)
+        place = int(MANY * len(d.layers))  # so many of those before it, and it, are alike: too many for a list
+        least = sorted(d.layers, key=lambda f: -f.fault)[place]
+        how_many = "any" if place == len(d.layers) - 1 else "most"
         return (
             "No single layer stands out: these samples do not tell which one carries a fault, or whether one does. "
-            f"Refitting any of them alone takes back about as much of the loss on samples it was not fitted to, "
-            f"{_called(first.name)} {_share(first)}, {_called(least.name)} {_share(least)}."
+            f"Refitting {how_many} of them alone takes back about as much of the loss on samples it was not fitted to, "
+            f"from {_called(first.name)} {_share(first)} to {_called(least.name)} {_share(least)}."
         )
     if first.fault <= 0:
         return (
