@@ -27,6 +27,19 @@ class Shared(nn.Module):
         return out
 
 
+class Tied(nn.Module):
+    """One weight of two modules, each with a bias of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.other.weight = self.one.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.other(torch.tanh(self.one(x)))
+        return out
+
+
 class Tokens(nn.Module):
     """Attention with its own functional projections, then a head on the first token."""
 
@@ -53,6 +66,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv3d": (lambda: conv(nn.Conv3d(2, 3, 2, stride=2), 3), (2, 4, 5, 4)),
     "depthwise": (lambda: conv(nn.Conv2d(4, 4, 3, groups=4), 4), (4, 6, 6)),
     "shared": (Shared, (6,)),
+    "tied": (Tied, (6,)),
     "tokens": (Tokens, (5, 8)),
 }
 
@@ -69,7 +83,7 @@ def test_per_sample_gradients_are_autograds(kind: str) -> None:
     captured, _ = frpt.Reverser(model, x).node("out")
     maps, held = weight_maps(captured)
     assert {n for n, _ in model.named_parameters()} == {n for m in maps for n in (m.name, m.bias) if n} | set(held)
-    assert held == (["scale"] if kind == "shared" else [])
+    assert held == {"shared": ["scale"], "tied": ["one.bias", "other.bias"]}.get(kind, [])
     forward = Pass(captured, maps, Inputs.of(x))
     torch.testing.assert_close(forward.output, model(x))
     gradients = Gradients(captured, [forward.gradients(forward.output.square().sum())])

@@ -34,12 +34,13 @@ def task_of(labels: Tensor) -> Task:
     return "classification" if labels.dim() == 1 else "binary"
 
 
-def fitting(labels: Tensor, shape: Sequence[int], what: str = "") -> Tensor:
+def fitting(labels: Tensor, shape: Sequence[int], dtype: torch.dtype, what: str = "") -> Tensor:
     """Labels as ``Asked`` has them: class ids (N,), yes and no (N, m), output targets (N, ...).
 
     Args:
         labels: as many as there are samples.
         shape: of the outputs, (N, ...).
+        dtype: of the outputs, in which output targets have to be finite.
         what: begins the errors.
 
     Raises:
@@ -53,7 +54,7 @@ def fitting(labels: Tensor, shape: Sequence[int], what: str = "") -> Tensor:
     if labels.dtype == torch.bool:
         raise LabelError(f"{what}class ids must be integers, got bool: pass y.long()")
     if labels.is_floating_point():
-        return _fitting_targets(labels, shape, what)
+        return _fitting_targets(labels, shape, dtype, what)
     if len(shape) != 2 or labels.dim() != 1:
         raise LabelError(
             f"{what}a repair takes one class id for each sample of an output (N, classes), yes or no to each output, "
@@ -67,13 +68,18 @@ def fitting(labels: Tensor, shape: Sequence[int], what: str = "") -> Tensor:
     return labels
 
 
-def _fitting_targets(labels: Tensor, shape: tuple[int, ...], what: str) -> Tensor:
+def _fitting_targets(labels: Tensor, shape: tuple[int, ...], dtype: torch.dtype, what: str) -> Tensor:
     if labels.dim() == 1 and len(shape) == 2 and shape[1] > 1:
         raise LabelError(f"{what}class ids must be integers, got {labels.dtype}: pass y.long()")
     if labels.shape != shape:
         raise LabelError(f"{what}{misshapen(shape, labels)}")
     if not bool(torch.isfinite(labels).all()):
         raise LabelError(f"{what}the output targets hold NaN or infinity; clean the labels first")
+    if not bool(torch.isfinite(labels.to(dtype)).all()):
+        raise LabelError(
+            f"{what}an output target is larger than the model's {str(dtype).removeprefix('torch.')} can hold "
+            f"({torch.finfo(dtype).max:.4g}); scale the labels, or use the model in float32"
+        )
     return labels
 
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
@@ -29,7 +29,7 @@ from frpt.graph.final import activated_last, activation
 from frpt.graph.inputs import Inputs, Picked, Picker
 from frpt.graph.layout import batch_axis_in
 from frpt.graph.quiet import quiet_export
-from frpt.graph.refused import of_types, wrong_type
+from frpt.graph.refused import draws, of_types, wrong_type
 
 _PREFIX = "model"
 """Attribute under which ``Picked`` holds the user's model: every path in the graph starts with it."""
@@ -73,11 +73,16 @@ class Captured:
         self._sizes: dict[tuple[Any, int], Any] = {}
         self._ends: dict[tuple[Node, ...], dict[Node, list[Node]]] = {}
         self._bind(inputs)
-        output = next(n for n in program.graph.nodes if n.op == "output").args[0][0]
+        output = self._picked()
         if not is_float(output):
             raise CaptureError("the picked output is not a floating-point tensor; choose another with output=")
         self.output: Node = activated_last(program, output)
         self.nodes: list[Node] = self._live()
+        if drawn := [where(node) for node in self.nodes if draws(node)]:
+            raise CaptureError(
+                f"the network draws random numbers in eval mode as well, at {drawn[0]}: every pass has another output, "
+                "and nothing can be said to give a label. Turn them off there, as F.dropout(x, p, self.training) does."
+            )
         self.order: dict[Node, int] = {n: i for i, n in enumerate(self.nodes)}
 
     def _bind(self, inputs: Inputs) -> None:
@@ -104,6 +109,13 @@ class Captured:
                 self.symbol = batch_symbol(value)
                 self.dynamic = self.symbol is not None
                 break
+
+    def _picked(self) -> Node:
+        """The picked output; before it the graph returns the buffers that the network writes to, such as a counter."""
+        returned = next(n for n in self.program.graph.nodes if n.op == "output").args[0]
+        specs = self.program.graph_signature.output_specs
+        node: Node = next(n for n, spec in zip(returned, specs, strict=True) if spec.kind == OutputKind.USER_OUTPUT)
+        return node
 
     def _live(self) -> list[Node]:
         """Nodes the output depends on, in execution order."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
+from torch.fx import Node
 from torch.nn.parameter import is_lazy
 
 from frpt.errors import CaptureError, InputError, OptionError
@@ -22,6 +24,8 @@ from frpt.graph.inputs import Inputs
 if TYPE_CHECKING:
     from frpt.graph.capture import Captured
 
+_OFF = {"train": False, "training": False, "dropout_p": 0.0, "dropout": 0.0, "p": 0.0}
+"""Arguments with which an op that could draw does not."""
 _QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized")
 
 
@@ -119,3 +123,14 @@ def _name(kind: torch.dtype) -> str:
 
 def _listed(kinds: Iterable[torch.dtype]) -> str:
     return " and ".join(sorted(map(_name, kinds)))
+
+
+def draws(node: Node) -> bool:
+    """Whether an op draws random numbers with the arguments that it has."""
+    op = node.target
+    if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    arguments = op._schema.arguments
+    given = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    given |= dict(zip((a.name for a in arguments), node.args, strict=False)) | dict(node.kwargs)
+    return not any(name in given and given[name] == off for name, off in _OFF.items())

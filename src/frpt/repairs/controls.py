@@ -95,15 +95,15 @@ class Control(Problem):
         change = {name: D.detach().clone().requires_grad_() for name, D in given.items()}
         optimizer = torch.optim.Adam(list(change.values()), lr=self.descent.rate)
         order = torch.Generator().manual_seed(self.seed)
-        best, waited, made = math.inf, 0, 0
+        mark, waited, made = math.inf, 0, 0
         for _ in range(self.descent.epochs):
             value, all_right, steps = self._epoch(change, strength, optimizer, order)
             made += steps
             self.tell(f"step {made}")
             if all_right and bool(self.met(self.outputs(change)).all()):
                 break
-            waited = 0 if value < (1 - self.descent.gain) * best else waited + 1
-            best = min(best, value)
+            fallen = value < (1 - self.descent.gain) * mark
+            mark, waited = (value, 0) if fallen else (mark, waited + 1)
             if waited >= self.descent.patience or not math.isfinite(value):
                 break
         found = {name: D.detach() for name, D in change.items()}

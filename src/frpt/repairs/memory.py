@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,12 @@ class Memory:
         """Refuse another network, or the same with other weights."""
         if reason := other_weights(model, self.weights):
             raise MemoryMismatchError(reason)
+
+    def check_knows(self, maps: Sequence[WeightMap]) -> None:
+        """Refuse a network with weights that this memory has no metric for."""
+        if unknown := [m.name for m in maps if m.name not in self.curvatures]:
+            more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+            raise MemoryMismatchError(f"it knows nothing of {', '.join(unknown[:3])}{more}")
 
     def joined(self, other: Memory) -> Memory:
         """What both remember, each as much as it has inputs; the network is taken to be the other's.

@@ -42,10 +42,11 @@ def notes_on(
 ) -> tuple[str, ...]:
     """Sentences, the weightiest first."""
     notes = []
+    twice, against = _copies(inputs, labels)
     if bool(right.all()):
         notes.append("every sample was right already: nothing is changed")
     else:
-        notes += _samples(inputs, labels)
+        notes += _of_copies(twice, against)
         notes += _one_sided(labels, outputs, right)
     if not bool(fixed.all()):
         missed = (~fixed).nonzero().squeeze(1).tolist()
@@ -53,7 +54,7 @@ def notes_on(
         if budget < math.inf:
             which += f" within a predicted KL of {budget:g}"
         which += f": {_some(missed)}"
-        if budget < math.inf:
+        if budget < math.inf and not set(missed) <= {row for rows in against for row in rows}:
             which += "; raise budget= if these matter more than the old inputs"
         notes.append(which)
     if remembered < 100:
@@ -94,19 +95,23 @@ def on_the_change(moved: Mapping[str, float] | None, kept: int | None, nearest: 
     return (*far_moves(moved), *(() if kept is None else on_replay(kept)))
 
 
-def _samples(inputs: Inputs, labels: Tensor) -> list[str]:
-    """Samples that are there twice, with one label or with two."""
+def _copies(inputs: Inputs, labels: Tensor) -> tuple[list[list[int]], list[list[int]]]:
+    """Rows of samples that are there several times: with the same label, and with different ones."""
     seen: dict[str, list[int]] = {}
     for i in range(inputs.batch):
         one = inputs.part(i, i + 1)
         seen.setdefault(sha256_of_item((one.args, one.kwargs)), []).append(i)
-    twice = [rows for rows in seen.values() if len(rows) > 1]
-    against = [rows for rows in twice if any(not torch.equal(labels[rows[0]], labels[r]) for r in rows)]
+    several = [rows for rows in seen.values() if len(rows) > 1]
+    against = [rows for rows in several if any(not torch.equal(labels[rows[0]], labels[r]) for r in rows)]
+    return [rows for rows in several if rows not in against], against
+
+
+def _of_copies(twice: list[list[int]], against: list[list[int]]) -> list[str]:
     notes = []
     if against:
         notes.append(f"samples {_some(against[0])} are equal and have different labels: no network can be right on all")
-    if len(twice) > len(against):
-        count = sum(len(rows) - 1 for rows in twice if rows not in against)
+    if twice:
+        count = sum(len(rows) - 1 for rows in twice)
         notes.append(f"{count} samples are copies of others, and count as often as they are there")
     return notes
 

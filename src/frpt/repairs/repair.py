@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -147,8 +147,10 @@ def repair(
     captured = captured_graph(rev)
     labels = _asked(captured, inputs, y)
     if keep is not None:
-        old_inputs, known = whole_set(keep, rev.model)
-        keep = (old_inputs, _asked(captured, Inputs.of(old_inputs), known, "keep: "))
+        keep = _old_samples(captured, whole_set(keep, rev.model), inputs, labels)
+    replay = replayed(old, keep)
+    if replay is not None:
+        replay.check_like(inputs, "old: ")
     memory = _memory(memory, rev, task_of(labels), keep, seed, progress)
     solver = _solver(method, loss, margin)
     choice = _choice(method, memory.task, strength, budget)
@@ -160,12 +162,13 @@ def repair(
             warn_of_probabilities(before, captured.activation()[0], memory.task == "binary")
         bar.describe("ranking layers" if modules == "auto" else "repairing")
         maps, where = _movable(rev, captured, modules, inputs, labels, keep, seed)
+        memory.check_knows(maps)
         samples = (*_with_earlier(inputs, labels, memory), solver)
         if method == "nearest":
             problem = Problem(captured, maps, memory.curvatures, *samples, inputs.batch, right)
         else:
             problem = Control(
-                captured, maps, memory.curvatures, *samples, DESCENTS[method], method, replayed(old, keep), seed,
+                captured, maps, memory.curvatures, *samples, DESCENTS[method], method, replay, seed,
                 inputs.batch, right,
             )  # fmt: skip
         bar.describe("repairing")
@@ -230,6 +233,8 @@ def _memory(
 
 
 def _solver(method: Method, loss: Loss | None, margin: float | None) -> NearestWeights:
+    if loss not in (None, *get_args(Loss)):
+        raise OptionError(f"loss must be {' or '.join(get_args(Loss))}, got {loss!r}")
     usual: Loss = NearestWeights.loss if method == "nearest" else "logistic"
     return NearestWeights(
         loss=loss or usual, margin=NearestWeights.margin if margin is None else _positive("margin", margin)
@@ -293,10 +298,6 @@ class _Held:
 
     def __init__(self, captured: Captured, keep: tuple[Any, Tensor], problem: Problem) -> None:
         inputs = Inputs.of(keep[0])
-        inputs.check_finite()
-        theirs, ours = ([tuple(t.shape[1:]) for t in i.tensors] for i in (inputs, problem.inputs))
-        if theirs != ours:
-            raise InputError(f"keep: its samples have the shapes {theirs}, those to be repaired {ours}")
         labels = keep[1].to(_outputs(captured, inputs.first(2)).device)
         judged = 0 if problem.right is None else inputs.batch  # all by the owner, or none as a sample to be fixed
         self.problem = Problem(
@@ -395,12 +396,29 @@ def _with_earlier(inputs: Inputs, labels: Tensor, memory: Memory) -> tuple[Input
     return inputs.joined(memory.repaired.inputs), torch.cat([labels, memory.repaired.labels.to(labels)])
 
 
+def _old_samples(captured: Captured, keep: tuple[Any, Any], inputs: Inputs, labels: Tensor) -> tuple[InputLike, Tensor]:
+    """Old samples and their labels, refused where they are of another kind than those to be repaired."""
+    old = Inputs.of(keep[0])
+    old.check_finite()
+    old.check_like(inputs, "keep: ")
+    known = _asked(captured, old, keep[1], "keep: ")
+    if task_of(known) != task_of(labels):
+        raise LabelError(
+            f"keep: its labels are {_LABELS[task_of(known)]}, those of the samples to be repaired are "
+            f"{_LABELS[task_of(labels)]}"
+        )
+    if old.batch < 2:
+        raise InputError("keep: at least two samples, one that chooses the strength and one to be reported on")
+    return old.given, known
+
+
 def _asked(captured: Captured, inputs: Inputs, y: Any, what: str = "") -> Tensor:
     """The labels of samples, refused where they do not fit the outputs. what: begins the errors."""
     labels = as_labels(y)
     if (given := len(labels) if labels.dim() else 1) != inputs.batch:
         raise LabelError(f"{what}there are {inputs.batch} samples and {given} labels")
-    return fitting(labels, (inputs.batch, *map(int, captured.output.meta["val"].shape[1:])), what)
+    output = captured.output.meta["val"]
+    return fitting(labels, (inputs.batch, *map(int, output.shape[1:])), output.dtype, what)
 
 
 def _outputs(captured: Captured, inputs: Inputs) -> Tensor:

@@ -171,20 +171,24 @@ def compare_repairs(
         >>> table.mean("nearest", "fixed")
         100.0
     """
-    seeds = tuple(seeds)
+    seeds = _listed(seeds)
     if not methods or not seeds:
         raise OptionError("there is nothing to compare: name at least one method and one seed")
     rev = make_reverser(model, Inputs.of(x).given, {"output": output})
     replayed, measured = _halves(*_samples(whole_set(old, rev.model), "old"))
     others = None if kind is None else _samples(whole_set(kind, rev.model), "kind")
-    failing = ~_right(rev, rev.model, _samples((x, y), "x"))
+    given = _samples((x, y), "x")
+    measured[0].check_like(given[0], "old: ")
+    if others is not None:
+        others[0].check_like(given[0], "kind: ")
+    failing = ~_right(rev, rev.model, given)
     before = _right(rev, rev.model, measured)
     outcomes = []
     with Progress("comparing repairs", len(methods) * len(seeds), unit="repairs", shown=progress) as bar:
         for method, seed in product(methods, seeds):
             bar.describe(f"{method}, seed {seed}")
-            given = replayed.given if method == "replay" else None
-            fix = repair(rev, x, y, memory, method=method, old=given, modules=modules, seed=seed, progress=False)
+            seen = replayed.given if method == "replay" else None
+            fix = repair(rev, x, y, memory, method=method, old=seen, modules=modules, seed=seed, progress=False)
             after = _right(rev, fix.model, measured)
             outcomes.append(
                 Outcome(
@@ -205,6 +209,12 @@ def compare_repairs(
 
 
 _Samples = tuple[Inputs, Tensor]
+
+
+def _listed(seeds: Iterable[int]) -> tuple[int, ...]:
+    if not isinstance(seeds, Iterable):
+        raise OptionError(f"seeds must be several numbers, such as range({seeds!r}), got {seeds!r}")
+    return tuple(seeds)
 
 
 def _samples(given: tuple[Any, Any], name: str) -> _Samples:

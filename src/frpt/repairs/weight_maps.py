@@ -113,12 +113,14 @@ class WeightMap:
 
 
 def weight_maps(captured: Captured) -> tuple[list[WeightMap], list[str]]:
-    """(the weights of linear maps and convolutions, the names of all other parameters: these are held)."""
-    uses: dict[tuple[int, ...], list[tuple[Node, Node | None, Use]]] = {}
+    """(the weights of linear maps and convolutions, the names of all other parameters: these are held).
+
+    Of a weight that modules share, the bias is a part of it if they share that, too; else their biases are held.
+    """
+    uses: dict[int, list[tuple[Node, Node | None, Use]]] = {}
     for node in captured.nodes:
         if (use := _use(captured, node)) is not None:
-            weight, bias, _ = use
-            uses.setdefault(tuple(id(captured.held(n)) for n in (weight, bias) if n is not None), []).append(use)
+            uses.setdefault(id(captured.held(use[0])), []).append(use)
     maps = [_weight_map(captured, several) for several in uses.values()]
     moved = {id(captured.held(node)) for m in maps for node in m.nodes}
     return maps, [name for name, p in captured.model.named_parameters() if id(p) not in moved]
@@ -176,12 +178,18 @@ def _use(captured: Captured, node: Node) -> tuple[Node, Node | None, Use] | None
 
 def _weight_map(captured: Captured, uses: Sequence[tuple[Node, Node | None, Use]]) -> WeightMap:
     weight, bias, first = uses[0]
+    if len({None if b is None else id(captured.held(b)) for _, b, _ in uses}) > 1:
+        bias = None
     value = captured.held(weight)
     groups = 1 if first.windows is None else first.windows.groups
-    names = [captured.weights[node] if node is not None else None for node in (weight, bias)]
+    names = {id(p): name for name, p in captured.model.named_parameters()}  # of several the first
+
+    def name(node: Node) -> str:
+        return names.get(id(captured.held(node)), captured.weights[node])
+
     return WeightMap(
-        str(names[0]), names[1], weight, bias, groups, len(value) // groups, value[0].numel() + (bias is not None),
-        tuple(use for _, _, use in uses),
+        name(weight), None if bias is None else name(bias), weight, bias, groups, len(value) // groups,
+        value[0].numel() + (bias is not None), tuple(use for _, _, use in uses),
     )  # fmt: skip
 
 
