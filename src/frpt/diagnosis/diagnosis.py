@@ -36,7 +36,8 @@ class Diagnosis(Findings):
         units: ``UnitFinding`` of each op on the way back, output first; () unless the preset makes targets op by op.
         ranking: names of layers, the likeliest place of the fault first; () where no sample needs a correction.
         suspects: the first of the ranking, and the layers that cannot be told from it on these samples; () if refitting
-            no layer surely takes back a twentieth of the loss. A single suspect is named as the place of the fault.
+            no layer surely takes back a twentieth of the loss, or these were more than two thirds of the layers. A
+            single suspect is named as the place of the fault.
         advice: ``Advice``, the layers whose targets can be trusted.
         confusion: (classes, classes), how many samples of a label (row) get a prediction (column).
         pairs: ``PairFinding`` of the most frequent confusions.
@@ -51,6 +52,8 @@ class Diagnosis(Findings):
         recurrent: layers with recurrent weights, which the ranking cannot rule out.
         unmoved: layer → that the output cannot be moved from it, and where that is lost.
         output_names: where labels say yes or no to several outputs, one for each output; () elsewhere.
+        cautions: why to mistrust it, in sentences: outputs that are probabilities and taken for scores, weights in
+            bfloat16.
 
     Example:
         >>> diagnosis

@@ -24,6 +24,7 @@ from frpt.diagnosis.trust import TRUST, Trust, trust
 from frpt.embed import class_dim
 from frpt.errors import OptionError
 from frpt.files.progress import Progress
+from frpt.graph.final import doubts
 from frpt.graph.names import OUTPUT
 from frpt.repairs import ranking
 from frpt.repairs.ranking import Fault, Ranking
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     """(sample's index, {"before": its output, "target": its label, "after": its output from a target}) → a figure."""
 
 _GALLERY = 64  # samples of the gallery at a time: their response maps need gradients of every layer; changes no result
+_LOOK = 64  # samples whose outputs tell probabilities from scores: a choice
 _NUMBERS = 4  # outputs up to which label and prediction are written out
 
 
@@ -49,7 +51,7 @@ class Examination:
         source: LabelledSamples,
         layers: Sequence[str],
         layouts: Mapping[str, str] | None,
-        class_names: Sequence[str] | None,
+        class_names: Sequence[str] | Mapping[Any, str] | None,
     ) -> None:
         self.rev, self.source, self.layers, self.layouts = rev, source, list(layers), layouts
         self.rows = SampleTally(self.layers, 0)
@@ -109,6 +111,20 @@ class Examination:
         self.rows.extend(part("samples"))
         for name, tally in self.tallies.items():
             tally.restore(part(f"layers/{name}"))
+
+    def cautions(self) -> tuple[str, ...]:
+        """Why to mistrust what is found, in sentences."""
+        _, x, y = next(iter(self.source.batches([range(min(_LOOK, self.source.count))], _LOOK)))
+        found, out = [], self.rev.reconstruct(x, y, at=OUTPUT).anchor
+        end, yes_no = self.rev.node(OUTPUT)[0].output, self.rev.embedder.yes_no(out, y)
+        if self.rev.embedder.picks(y) and (doubt := doubts(end, out, yes_no)):
+            found.append(f"Beware: {doubt}")
+        if ranking.coarse(self.rev):
+            found.append(
+                "No layer is named, because the weights are in bfloat16, whose rounding hides what refitting a layer "
+                "takes back: diagnose model.float()."
+            )
+        return tuple(found)
 
     def confusion(self, table: SampleTable) -> Array:
         """(classes, classes), a row per label; labels that are ignored are in none."""
@@ -291,8 +307,10 @@ def _class_maps(rev: Reverser, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor] 
     return (scores, y) if scores.shape[:-1] == y.shape else None
 
 
-def _names(given: Sequence[str] | None, classes: int) -> tuple[str, ...]:
+def _names(given: Sequence[str] | Mapping[Any, str] | None, classes: int) -> tuple[str, ...]:
     """A name for each class; the numbers where none are given."""
+    if isinstance(given, Mapping):
+        given = _by_number(given, classes)
     if given is not None and len(given) != classes:
         raise OptionError(
             f"class_names has {len(given)} names, the output {classes} classes; pass one name for each class (of "
@@ -302,6 +320,16 @@ def _names(given: Sequence[str] | None, classes: int) -> tuple[str, ...]:
             "each of a few outputs (b, outputs); leave class_names out"
         )
     return tuple(map(str, range(classes))) if given is None else tuple(map(str, given))
+
+
+def _by_number(given: Mapping[Any, str], classes: int) -> list[str]:
+    """Names that are given by class id, as a configuration's ``id2label`` has them."""
+    names = {str(number): name for number, name in given.items()}
+    if missing := [number for number in range(classes) if str(number) not in names]:
+        raise OptionError(
+            f"class_names has no name for class {missing[0]}; its keys are the class ids, 0 to {classes - 1}"
+        )
+    return [names[str(number)] for number in range(classes)]
 
 
 def _by_class(values: Array, labels: Array, classes: int) -> Array:

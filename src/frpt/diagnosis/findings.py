@@ -308,6 +308,7 @@ class Findings:
     recurrent: tuple[str, ...] = ()
     unmoved: Mapping[str, str] = field(default_factory=dict)
     output_names: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
 
     @property
     def regression(self) -> bool:

@@ -40,7 +40,7 @@ def diagnose(
     dataset: Any,
     at: Layer | Sequence[Layer] | None = None,
     *,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | Mapping[Any, str] | None = None,
     reference: Reference | Literal[False] | None = None,
     loss: str | None = None,
     samples: int | None = None,
@@ -68,7 +68,8 @@ def diagnose(
             collate_fn is taken over, or a stream (an iterable data set, an iterator), which is read once and held in
             memory.
         at: layers; by default the outermost modules. The output is always among them.
-        class_names: one for each class, or for each output that labels say yes or no to; their numbers by default.
+        class_names: one for each class, or for each output that labels say yes or no to, in a list or by its number;
+            their numbers by default.
         reference: how features vary. By default the Reverser's, or one fitted to 512 of these samples, and targets are
             the likeliest features in which the label wins; False does without, and targets are the least change.
         loss: that refitting a layer shall take back: "cross_entropy", "bce" (binary, an answer for each output) or
@@ -163,6 +164,7 @@ def diagnose(
         recurrent=ranked.recurrent,
         unmoved={layer: note for layer in layers if (note := rev.plan(layer).note)},
         output_names=exam.output_names,
+        cautions=exam.cautions(),
     )
 
 

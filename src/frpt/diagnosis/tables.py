@@ -199,6 +199,8 @@ def _class(d: Findings, number: int) -> str:
 
 
 def _span(interval: tuple[float, float]) -> str:
+    if interval[0] == interval[1]:  # nothing was taken back of any sample's loss
+        return "-"
     low, high = map(percent, interval)
     return f"{low.removesuffix(' %')} to {high}"
 

@@ -34,6 +34,11 @@ _COPIES = {
     aten.to.dtype,
 }  # fmt: skip
 _CLAMPS = {aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default}
+_PRODUCTS = {aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar}
+_ARITHMETIC = {
+    *_PRODUCTS, aten.add.Tensor, aten.sub.Tensor, aten.add.Scalar, aten.sub.Scalar, aten.rsub.Scalar, aten.neg.default,
+}  # fmt: skip
+_JOINS = {aten.cat.default, aten.stack.default}
 _LITTLE = 1e-3
 """Probabilities that a clamp may hide, or a sum add, without a word: a choice."""
 _TELLING = 8
@@ -49,23 +54,53 @@ def activation(output: Node) -> tuple[str, Node]:
     return (name, node.all_input_nodes[0]) if name else ("", output)
 
 
-def warn_of_probabilities(output: Tensor, ends: str, yes_no: bool) -> None:
-    """Say so where an output looks like probabilities and ends in nothing that is known to make some.
+def doubts(end: Node, output: Tensor, yes_no: bool) -> str:
+    """Why outputs are probabilities, though they are taken for scores, in a sentence; "" where they are scores.
 
-    output: (b,) or (b, classes), or anything else, of which nothing is said. yes_no: the labels say so to each entry.
+    They are made of a softmax or a sigmoid by arithmetic (``100 * p``, ``1 - p``); or all of (b,) or (b, classes) look
+    like some, and the network ends in nothing that is known to make them. yes_no: the labels say so to each entry.
     """
-    if ends or output.dim() > 2 or len(output) < _TELLING:
-        return
+    if activation(end)[0]:
+        return ""
+    name, taken = ("sigmoid", "yes from 0 on") if yes_no else ("softmax", "scores, whose softmax is another one")
+    if made_of := _made_of(end):
+        return (
+            f"the outputs are made of a {made_of} by arithmetic ({_op(end)}), and are taken for {taken}. Let the model "
+            f"return the scores before the {made_of}, or end in it."
+        )
+    if output.dim() > 2 or len(output) < _TELLING:
+        return ""
     rows = output.detach().reshape(len(output), -1).double()
     between = bool(((rows >= 0) & (rows <= 1)).all()) and bool(((rows > 0) & (rows < 1)).any())
-    if between and (yes_no or (rows.shape[1] > 1 and bool(((rows.sum(1) - 1).abs() <= _LITTLE).all()))):
-        named, taken = ("sigmoid", "yes from 0 on") if yes_no else ("softmax", "scores, whose softmax is another one")
-        warnings.warn(
-            f"the outputs look like probabilities, but the network does not end in a {named} that frpt knows: they are "
-            f"taken for {taken}. Let the model return the scores before them, or end in torch.{named}.",
-            LabelWarning,
-            stacklevel=2,
-        )
+    if not between or not (yes_no or (rows.shape[1] > 1 and bool(((rows.sum(1) - 1).abs() <= _LITTLE).all()))):
+        return ""
+    return (
+        f"the outputs look like probabilities, but the network does not end in a {name} that frpt knows: they are "
+        f"taken for {taken}. Let the model return the scores before them, or end in torch.{name}."
+    )
+
+
+def warn_of_probabilities(end: Node, output: Tensor, yes_no: bool) -> None:
+    """Say so where outputs are taken for scores and are probabilities."""
+    if reason := doubts(end, output, yes_no):
+        warnings.warn(reason, LabelWarning, stacklevel=2)
+
+
+def _op(node: Node) -> str:
+    """The op's short name: ``mul``."""
+    return str(node.target).split(".")[1]
+
+
+def _made_of(node: Node) -> str:
+    """The softmax or sigmoid that a value is made of by arithmetic with numbers and joins; "" where there is none."""
+    if node.target in _PROBABILITIES:
+        return _PROBABILITIES[node.target]
+    known = node.target in _JOINS or node.target in _ARITHMETIC or node.target in _MOVES or node.target in _COPIES
+    sources = [n for n in node.all_input_nodes if n.op == "call_function" and isinstance(n.meta.get("val"), Tensor)]
+    if not known or not sources or (len(sources) > 1 and node.target in _PRODUCTS):
+        return ""  # a product of two values is a gate
+    names = {_made_of(source) for source in sources}
+    return names.pop() if len(names) == 1 else ""
 
 
 def activated_last(program: ExportedProgram, output: Node) -> Node:

@@ -156,6 +156,8 @@ class Refits:
     """Which loss, in words."""
     recurrent: tuple[str, ...] = ()
     """Layers with recurrent weights, of which few steps refit little: they are not told from the first."""
+    coarse: bool = False
+    """Losses are of a network in bfloat16: differences between them are its rounding, in part."""
 
     def ranked(self, seed: int = 0, alike: float = ALIKE) -> Ranking:
         """Layers by what their refit takes back, with bootstrap intervals over the samples."""
@@ -168,7 +170,7 @@ class Refits:
         first = order[0]
         ahead = {name: _interval(alike * spread[first] - spread[name])[0] > 0 for name in order[1:]}
         near = (first, *(name for name in order[1:] if not ahead[name] or name in self.recurrent))
-        told = len(near) == 1 or len(near) <= MANY * len(order)
+        told = len(order) > 1 and (len(near) == 1 or len(near) <= MANY * len(order)) and not self.coarse
         told = told and faults[first].low >= CLEAR and len(self.before) >= FEWEST
         return Ranking(faults, near if told else (), self.loss, self.recurrent)
 
@@ -194,7 +196,7 @@ class Ranking:
 
     A layer is told from the first where the interval of its share lies below ``ALIKE`` of the first one's; recurrent
     ones never are. There are no suspects if they were more than ``MANY`` of the layers, if the first layer's interval
-    does not lie above ``CLEAR``, or of fewer samples than ``FEWEST``: no layer stands out.
+    does not lie above ``CLEAR``, of fewer samples than ``FEWEST``, in bfloat16, or of a single layer: none stands out.
     """
 
     faults: dict[str, Fault]
@@ -219,7 +221,13 @@ def refit(
     chosen = chosen_loss(rev, loss, [torch.as_tensor(y) for _, y in (*one, *other)])
     own = own_weights(rev, layers)
     before, after = refit_losses(rev, one, other, layers, own, chosen, options)
-    return Refits(before, after, in_words(rev, chosen), tuple(name for name in layers if _recurrent(rev, own[name])))
+    recurrent = tuple(name for name in layers if _recurrent(rev, own[name]))
+    return Refits(before, after, in_words(rev, chosen), recurrent, coarse(rev))
+
+
+def coarse(rev: Reverser) -> bool:
+    """Whether weights are in bfloat16: refits that are told apart in float32 came out otherwise there."""
+    return any(p.dtype == torch.bfloat16 for p in rev.model.parameters())
 
 
 def _recurrent(rev: Reverser, weights: Iterable[str]) -> bool:

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from frpt.embed import class_dim
+from frpt.errors import OptionError
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import Inputs
 from frpt.graph.names import OUTPUT
@@ -334,11 +335,14 @@ def _like_output(captured: Captured, labels: Tensor) -> Tensor:
 
 def chosen_loss(rev: Reverser, loss: str | None, labels: Sequence[Tensor]) -> str:
     """The loss asked for, or the one that fits the labels and what the output ends in."""
-    if loss is not None:
-        return loss
     captured, _ = rev.node(OUTPUT)
     ends = captured.activation()[0]
-    if rev.embedder.yes_no(_like_output(captured, labels[0]), labels[0]):
+    yes_no = rev.embedder.yes_no(_like_output(captured, labels[0]), labels[0])
+    if loss == "cross_entropy" and yes_no:
+        raise OptionError("these labels say yes or no to each output, which has no classes: use loss='bce'")
+    if loss is not None:
+        return loss
+    if yes_no:
         return "bce"
     whole = labels[0].dim() == captured.output.meta["val"].dim()  # a number for each output, not one label for several
     if whole and labels[0].is_floating_point():

@@ -159,7 +159,7 @@ def repair(
         before = _outputs(captured, inputs)
         labels = labels.to(before.device)
         if memory.task != "regression":
-            warn_of_probabilities(before, captured.activation()[0], memory.task == "binary")
+            warn_of_probabilities(captured.output, before, memory.task == "binary")
         bar.describe("ranking layers" if modules == "auto" else "repairing")
         maps, where = _movable(rev, captured, modules, inputs, labels, keep, seed)
         memory.check_knows(maps)

@@ -61,8 +61,7 @@ class Batch(ABC):
         self.y = y.to(self.output.device)
         embedder.ask(self.output, self.y)
         if embedder.picks(self.y):
-            ends, yes_no = self.captured.activation()[0], embedder.yes_no(self.output, self.y)
-            warn_of_probabilities(self.output, ends, yes_no)
+            warn_of_probabilities(self.captured.output, self.output, embedder.yes_no(self.output, self.y))
 
     @cached_property
     def index(self) -> Tensor:

@@ -12,7 +12,7 @@ from frpt.diagnosis.findings import Findings, LayerFinding
 from frpt.diagnosis.report.words import class_name, score
 from frpt.diagnosis.report.worst_classes import Shares, standing_out
 from frpt.graph.names import OUTPUT
-from frpt.repairs.ranking import CLEAR, FEWEST, MANY
+from frpt.repairs.ranking import ALIKE, CLEAR, FEWEST, MANY
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,14 @@ def verdict(d: Findings) -> Verdict:
     first = next((f for name in d.ranking for f in d.layers if f.name == name), None) if wrong else None
     said = score(d.score_name, d.score)
     measured = f"has {_article(d.score_name)} of {said}" if math.isfinite(d.score) else "was diagnosed"
-    sentences = [f"{d.model} {measured} on {count:,} {_plural(count, 'sample')}."]
+    sentences = [f"{d.model} {measured} on {count:,} {_plural(count, 'sample')}.", *d.cautions]
     if wrong == 0:
         sentences.append("No sample needs a correction: the output target is met everywhere, so no layer is at fault.")
     else:
+        needs = f"{wrong:,} of them ({percent(wrong / count)}) {'needs' if wrong == 1 else 'need'} a correction"
+        several = d.score_name == "accuracy" and not d.class_names
         sentences.append(
-            f"{wrong:,} of them ({percent(wrong / count)}) {'needs' if wrong == 1 else 'need'} a correction."
+            f"{needs}: at least one of {'its' if wrong == 1 else 'their'} labels is wrong." if several else f"{needs}."
         )
         sentences += _of_classes(d)
     if first is not None:
@@ -87,14 +89,16 @@ def _of_fault(d: Findings, first: LayerFinding) -> str:
             f"No layer is named: fewer than {FEWEST} samples are too few to tell layers apart. Samples that are right "
             "count as well."
         )
-    if not d.suspects and first.fault_interval[0] >= CLEAR:
-        place = int(MANY * len(d.layers))  # so many of those before it, and it, are alike: too many for a list
-        least = sorted(d.layers, key=lambda f: -f.fault)[place]
-        how_many = "any" if place == len(d.layers) - 1 else "most"
+    if len(d.layers) == 1:
+        return f"Only {_called(first.name)} was looked at, and nothing is told apart: {taken}. Name more layers (at)."
+    place = min(int(MANY * len(d.layers)), len(d.layers) - 1)
+    many = sorted(d.layers, key=lambda f: -f.fault)[place]  # too many for a list, if it is alike
+    if not d.suspects and first.fault_interval[0] >= CLEAR and _alike(first, many):
         return (
             "No single layer stands out: these samples do not tell which one carries a fault, or whether one does. "
-            f"Refitting {how_many} of them alone takes back about as much of the loss on samples it was not fitted to, "
-            f"from {_called(first.name)} {_share(first)} to {_called(least.name)} {_share(least)}."
+            "Refitting one alone takes back, of the loss on samples it was not fitted to, "
+            f"{_called(first.name)} {_share(first)}, the best of {len(d.layers)}, and {_called(many.name)} "
+            f"{_share(many)}, number {place + 1}: too close for these samples."
         )
     if first.fault <= 0:
         return (
@@ -113,6 +117,11 @@ def _of_fault(d: Findings, first: LayerFinding) -> str:
     )
 
 
+def _alike(first: LayerFinding, other: LayerFinding) -> bool:
+    """Whether two layers' intervals meet, once the first is taken for as much as is not told from it."""
+    return other.fault_interval[1] >= ALIKE * first.fault_interval[0]
+
+
 def _called(layer: str) -> str:
     """A layer in a sentence."""
     return f"{layer} (the output)" if layer == OUTPUT else layer
@@ -120,6 +129,8 @@ def _called(layer: str) -> str:
 
 def _share(f: LayerFinding) -> str:
     low, high = f.fault_interval
+    if low == high:
+        return percent(f.fault)
     return f"{percent(f.fault)} ({percent(low)} to {percent(high)})"
 
 
