@@ -50,7 +50,7 @@ ALIKE = 0.9
 # right one 48, 29 and 20 times.
 MANY = 2 / 3
 # Share of the layers from which on a list of several says nothing, and is not given: lists of four of five have the
-# damaged layer as often as chance has (39 of 48, chance 38), and sound networks get them, too (MTCNN's RNet, before
+# damaged layer as often as chance has (39 of 48, chance 36), and sound networks get them, too (MTCNN's RNet, before
 # there was this limit); of the MNIST SimpleCNN's lists of two of three 34 of 34 have it, chance 23
 # (benchmarks/planted_faults.py, seeds 300 to 304).
 FEWEST = 16
