@@ -132,32 +132,44 @@ class _Parts(Dataset[tuple[Any, Tensor]]):
 
 
 def digest_of_data(dataset: Any) -> str:
-    """sha256 of samples and labels, for telling one data set from another.
+    """sha256 of samples and labels, for telling one data set from another; of which samples, ``digests_of_data`` says.
 
-    Of all of them where the data set gives many in one call (a ``TensorDataset``), else of up to 1,024, spread evenly.
     A sample is drawn twice from the same random stream; if it differs all the same (augmentation with a generator
     of its own), only its label counts.
     """
+    return sha256_of_json([str(len(dataset)), *(f"{x} {y}" for x, y in _digests(dataset))])
+
+
+def digests_of_data(dataset: Any) -> tuple[str, str]:
+    """sha256 of the samples' inputs, and of their labels, for saying which of both differs.
+
+    Of all of them where the data set gives many in one call (a ``TensorDataset``), else of up to 1,024, spread evenly.
+    """
+    pairs = list(_digests(dataset))
+    return sha256_of_json([x for x, _ in pairs]), sha256_of_json([y for _, y in pairs])
+
+
+def _digests(dataset: Any) -> Iterator[tuple[str | None, str | None]]:
+    """Of the inputs and labels of samples, or of some together; None for what is another at the second look."""
     count = len(dataset)
     together = whole_batches(dataset)
-    found = [str(count)]
     if together is not None:
         for start in range(0, count, _DIGESTED):
-            found.append(_digest_twice(together, list(range(start, min(start + _DIGESTED, count)))))
-    else:
-        pairs = dataset if isinstance(dataset, Pairs) else Pairs(dataset)
-        found += [_digest_twice(lambda rows: pairs[rows[0]], [index]) for index in spread(count, _DIGESTED)]
-    return sha256_of_json(found)
+            yield _digest_twice(together, list(range(start, min(start + _DIGESTED, count))))
+        return
+    pairs = dataset if isinstance(dataset, Pairs) else Pairs(dataset)
+    for index in spread(count, _DIGESTED):
+        yield _digest_twice(lambda rows: pairs[rows[0]], [index])
 
 
-def _digest_twice(look: Callable[[list[int]], Any], rows: list[int]) -> str:
+def _digest_twice(look: Callable[[list[int]], Any], rows: list[int]) -> tuple[str | None, str | None]:
     looks = []
     for _ in range(2):
         seed_all(rows[0])
         inputs, labels = pair(look(rows), rows[0])
         looks.append((sha256_of_item(inputs), sha256_of_item(labels)))
     (x, y), (again, label) = looks
-    return f"{x if x == again else None} {y if y == label else None}"
+    return x if x == again else None, y if y == label else None
 
 
 def spread(count: int, most: int) -> list[int]:
