@@ -362,6 +362,19 @@ def test_a_store_of_another_model_is_refused(tmp_path: Path) -> None:
         train(data=blobs(40), targets=tmp_path)
 
 
+def test_a_store_of_other_labels_or_inputs_is_refused(tmp_path: Path) -> None:
+    frpt.write_targets(reverser(), blobs(), AT, tmp_path, progress=False)
+    x, y = blobs().tensors
+    others = y.clone()
+    others[1] = (y[1] + 1) % 4
+    for data, words in (((x, others), "labels of samples 0 to"), ((x + 1, y), "inputs of sample 0")):
+        with pytest.raises(frpt.errors.StoreMismatchError, match=words):
+            train(data=TensorDataset(*data), targets=tmp_path)
+        with pytest.raises(frpt.errors.StoreMismatchError, match=words):
+            frpt.compare(network(), data, AT, targets=tmp_path, val=blobs(20, 1), epochs=1, progress=False)
+    assert train(data=Noisy(), targets=tmp_path, epochs=1).last.rec_loss  # augmented: only labels are compared
+
+
 def test_logs_that_hang_are_not_waited_for_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorBoard's queue, interrupted while it is locked, would wait without end."""
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from frpt.datasets.pairs import CollateFn, Pairs, fetch, pair, pairs_of, shapes_of, unequal_batches, whole_batches
 from frpt.datasets.seeds import seed_all
 from frpt.errors import DataError
-from frpt.files.digest import label_bytes, sha256_of_item, sha256_of_json, sha256_of_labels
+from frpt.files.digest import Sha256, label_bytes, sha256_of_item, sha256_of_json, sha256_of_labels
 
 _LOOKS = 16
 """Samples that are looked at twice, to see random augmentation (chosen, not measured)."""
@@ -67,15 +67,34 @@ class LabelledSamples:
 
     def check_stable(self) -> None:
         """Look at a few samples twice: targets on disk fit only inputs that stay what they are."""
+        if found := self.changing():
+            index, what = found
+            raise DataError(
+                f"the {what} of sample {index} changed between two looks: targets on disk fit only a data set that "
+                "stays the same. Switch random augmentation off, or post-train with online targets."
+            )
+
+    def changing(self) -> tuple[int, str] | None:
+        """Of a few samples the first that is another at the second look, and whether "inputs" or "label" is."""
         for index in spread(self.count, _LOOKS):
             (x, y), (again, label) = self.item(index), self.item(index)
-            same = sha256_of_item(x) == sha256_of_item(again)
-            if not same or label_bytes([y]) != label_bytes([label]):
-                what = "inputs" if not same else "label"
-                raise DataError(
-                    f"the {what} of sample {index} changed between two looks: targets on disk fit only a data set that "
-                    "stays the same. Switch random augmentation off, or post-train with online targets."
-                )
+            if sha256_of_item(x) != sha256_of_item(again):
+                return index, "inputs"
+            if label_bytes([y]) != label_bytes([label]):
+                return index, "label"
+        return None
+
+    def labels_of(self, shard: range) -> str | None:
+        """sha256 of the labels of a shard's samples; None where the data set does not give many in one call."""
+        if whole_batches(self.dataset) is None:
+            return None
+        tensors = self.dataset.tensors if type(self.dataset) is TensorDataset else None
+        digest = Sha256()
+        for start in range(shard.start, shard.stop, _DIGESTED):
+            part = range(start, min(start + _DIGESTED, shard.stop))
+            labels = fetch(self.dataset, part)[1] if tensors is None else tensors[1][part.start : part.stop]
+            digest.update(b"".join(label_bytes(labels)))
+        return digest.hexdigest()
 
     def first_of(self, shard: range) -> tuple[str, str]:
         """sha256 of the inputs and of the label of a shard's first sample."""
