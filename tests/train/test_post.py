@@ -295,6 +295,8 @@ REFUSED = [
     ({"at": "4/linear"}, FrptError, "4"),
     ({"lr": 1e20, "c_rec": 0, "epochs": 9}, NonFiniteError, "Lower the learning rate"),
     ({"optimizer": 3}, OptionError, "optimizer must be a function"),
+    ({"lr": float("inf")}, OptionError, "lr must be a finite number"),
+    ({"weight_decay": float("nan")}, OptionError, "weight_decay must be a finite number"),
 ]
 
 
@@ -305,6 +307,19 @@ def test_bad_input_is_refused_with_a_reason(options: dict[str, Any], kind: type[
     model = reverser().model
     assert torch.equal(parameters(model), parameters(network()))
     assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_weights_that_the_last_step_breaks_are_not_returned_and_not_saved(tmp_path: Path) -> None:
+    def breaks(outputs: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, labels) + (outputs - outputs.detach()).sum().sqrt()  # its gradient is infinite
+
+    options: dict[str, Any] = {"c_rec": 0, "batch_size": 48, "epochs": 1, "partial": tmp_path}
+    for val in (None, blobs(20, 1)):
+        with pytest.raises(NonFiniteError, match=r"'0\.weight' holds NaN or infinity in epoch 1, after step 1"):
+            train(task_loss=breaks, val=val, **options)
+    with pytest.raises(NonFiniteError, match="after step 1"):
+        train(task_loss=breaks, **{**options, "batch_size": 20, "partial_steps": 1})
+    assert not list(tmp_path.glob("state-*"))
 
 
 def test_a_reverser_of_ones_own_says_it_all() -> None:

@@ -190,6 +190,7 @@ class Loop:
         self.log.begin(here.epoch, here.number * self.training.batch_size, here.step, here.history)
         while here.epoch < self.training.epochs:
             self._train_epoch()
+            self._check_weights()
             now, _ = self.evaluate()
             metric = None if now is None else float(now.mean())
             flips = None if now is None or start is None or not own else self.ready.metric.flips(start, now)
@@ -237,7 +238,19 @@ class Loop:
             samples = min(t.batch_size, self.count - (here.number - 1) * t.batch_size)
             self.log.step(here.epoch, here.step, samples, losses)
             if t.partial_steps and here.step % t.partial_steps == 0 and here.number < self.per_epoch:
+                self._check_weights()
                 self._save()
+
+    def _check_weights(self) -> None:
+        """Refuse trained weights that the latest step made NaN or infinite: no loss has been computed with them yet."""
+        here, parameters = self.position, self.ready.frozen.parameters
+        bad = next((name for name, p in parameters.items() if not bool(torch.isfinite(p).all())), None)
+        if bad is not None:
+            raise NonFiniteError(
+                f"{bad!r} holds NaN or infinity in epoch {here.epoch + 1}, after step {here.number}: training has "
+                "diverged. Lower the learning rate, or look for gradients that are not finite (of a task_loss= or an "
+                "optimizer= of your own)."
+            )
 
     def evaluate(self) -> tuple[Tensor | None, bool]:
         """(the metric of every validation sample (n,), whether it is the sample's own); None without ``val``."""

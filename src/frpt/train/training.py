@@ -7,6 +7,7 @@ Users pass ``training=Training(...)`` to ``post_train`` and ``compare``, or its 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, cast
@@ -98,8 +99,8 @@ class Training:
             raise OptionError(f"timeout must be a number of seconds above 0, got {self.timeout!r}")
         for name in ("lr", "weight_decay"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not value >= 0:
-                raise OptionError(f"{name} must be a number of at least 0, got {value!r}")
+            if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise OptionError(f"{name} must be a finite number of at least 0, got {value!r}")
         if not isinstance(self.whole_train, bool):
             raise OptionError(f"whole_train must be True or False, got {self.whole_train!r}")
         if self.batch_norm not in ("train", "eval"):
