@@ -225,7 +225,7 @@ def test_data_sets_that_are_not_pairs_in_a_row_are_refused(rev: frpt.Reverser, t
 def test_options_out_of_range_are_refused(rev: frpt.Reverser, tmp_path: Path) -> None:
     changes: list[dict[str, Any]] = [
         {"mode": "sparse"}, {"dtype": "int8"}, {"batch_size": 0}, {"shard_size": -1}, {"rank": 2, "world": 2},
-        {"at": []}, {"at": ["0", "0"]},
+        {"at": []}, {"at": ["0", "0"]}, {"workers": -1}, {"rank": "0"},
     ]  # fmt: skip
     for change in changes:
         with pytest.raises(OptionError):

@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,16 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import frpt
-from frpt.errors import DataError, FrptError, InputError, LabelError, NonFiniteError, OptionError
+from frpt.errors import (
+    DataError,
+    FrptError,
+    InputError,
+    LabelError,
+    NonFiniteError,
+    OptionError,
+    PartialError,
+    StoreError,
+)
 from frpt.reverser import ReverserOptions
 from frpt.train.batches import order
 from frpt.train.metrics import accuracy, metric_of
@@ -215,6 +225,8 @@ def test_results_are_saved_without_pickle(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "run" / "result.json").read_text())
     assert summary["history"][1]["metric"] == result.last.metric
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["model.safetensors", "result.json"]
+    with pytest.raises(StoreError, match="could not be written"):
+        result.save(tmp_path / "run" / "result.json")
 
 
 def test_regression_with_keyword_inputs() -> None:
@@ -295,18 +307,56 @@ REFUSED = [
     ({"at": "4/linear"}, FrptError, "4"),
     ({"lr": 1e20, "c_rec": 0, "epochs": 9}, NonFiniteError, "Lower the learning rate"),
     ({"optimizer": 3}, OptionError, "optimizer must be a function"),
+    ({"task_loss": partial(F.cross_entropy, reduction="none")}, OptionError, r"task_loss= returned the shape \(\d+,\)"),
+    ({"task_loss": lambda outputs, labels: 1.0}, OptionError, "task_loss= returned a float"),
+    ({"task_loss": lambda outputs, labels: None}, OptionError, "task_loss= returned a NoneType"),
+    ({"task_loss": lambda outputs, labels: torch.tensor(1.0)}, OptionError, "a number without a gradient"),
+    ({"metric": lambda outputs, labels: None, "val": blobs(8)}, OptionError, "returned a NoneType"),
+    ({"metric": lambda outputs, labels: float("nan"), "val": blobs(8)}, NonFiniteError, "is NaN for 1 of 1 values"),
+    ({"precision": "foo"}, OptionError, "lightning-fabric refuses .*'foo'"),
+    ({"accelerator": "foo"}, OptionError, "lightning-fabric refuses accelerator='foo'"),
+    ({"devices": 0}, OptionError, "devices must be a whole number of at least 1"),
+    ({"targets": 5}, OptionError, "targets='5' is no target store"),
+    ({"optimizer": torch.optim.LBFGS}, OptionError, "LBFGS, whose step.. needs a closure"),
+    (
+        {"val": TensorDataset(torch.randn(4, 5), torch.arange(4))},
+        InputError,
+        r"samples of the validation set, \(4, 5\)",
+    ),
+    ({"log_dir": __file__}, StoreError, "no directory"),
+    ({"store": __file__}, StoreError, "no directory"),
+    ({"partial": __file__}, PartialError, "no directory"),
     ({"lr": float("inf")}, OptionError, "lr must be a finite number"),
     ({"weight_decay": float("nan")}, OptionError, "weight_decay must be a finite number"),
 ]
 
 
 @pytest.mark.parametrize(("options", "kind", "words"), REFUSED)
-def test_bad_input_is_refused_with_a_reason(options: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_bad_input_is_refused_with_a_reason(
+    options: dict[str, Any], kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "c_rec" not in options:
+        monkeypatch.setattr("frpt.train.prepare.write_targets", lambda *_, **__: pytest.fail("targets were written"))
     with pytest.raises(kind, match=words):
         train(**options)
     model = reverser().model
     assert torch.equal(parameters(model), parameters(network()))
     assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_a_loss_is_tried_without_being_called_itself() -> None:
+    class Counts:
+        calls = 0
+
+        def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+            self.calls += 1
+            return F.cross_entropy(outputs, labels)
+
+    loss = Counts()
+    train(task_loss=loss, epochs=1)
+    assert loss.calls == 3
+    with pytest.raises(OptionError, match="task_loss= returned a float"):
+        train(task_loss=lambda outputs, labels: 1.0, c_rec=0)
 
 
 def test_weights_that_the_last_step_breaks_are_not_returned_and_not_saved(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def write_targets(
         reference.check(rev)
         check_known(reference, layers)
         rev = rev.measured_by(reference)
-    _check_options(layers, mode, dtype, batch_size, shard_size, rank, world)
+    _check_options(layers, mode, dtype, batch_size, shard_size, workers, rank, world)
     samples = LabelledSamples(dataset, workers, device_of(rev), collate_fn=collate_fn, model=rev.model)
     path = Path(store)
     for layer in layers:
@@ -280,8 +280,9 @@ def _shard_size(count: int, sample_bytes: int, batch_size: int) -> int:
 
 
 def _check_options(
-    layers: Sequence[str], mode: str, dtype: str, batch_size: int | None, shard_size: int | None, rank: int, world: int
-) -> None:
+    layers: Sequence[str], mode: str, dtype: str, batch_size: int | None, shard_size: int | None, workers: int,
+    rank: int, world: int,
+) -> None:  # fmt: skip
     if not layers or len(set(layers)) != len(layers):
         raise OptionError(f"at must name one layer or several different ones, got {layers!r}")
     if mode not in ("auto", "dense", "delta"):
@@ -296,5 +297,7 @@ def _check_options(
     for name, value in counts:
         if not isinstance(value, int) or value < 1:
             raise OptionError(f"{name} must be a positive integer, got {value!r}")
-    if not 0 <= rank < world:
-        raise OptionError(f"rank must be at least 0 and below world={world}, got {rank}")
+    if not isinstance(workers, int) or workers < 0:
+        raise OptionError(f"workers must be a whole number of at least 0, got {workers!r}")
+    if not isinstance(rank, int) or not 0 <= rank < world:
+        raise OptionError(f"rank must be a whole number of at least 0 and below world={world}, got {rank!r}")

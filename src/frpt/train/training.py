@@ -95,6 +95,8 @@ class Training:
             check_whole(name, getattr(self, name), least)
         if self.partial_steps is not None:
             check_whole("partial_steps", self.partial_steps, 1)
+        if self.devices is not None:
+            check_whole("devices", self.devices, 1)
         if self.timeout is not None and not (isinstance(self.timeout, int | float) and 0 < self.timeout < 1e9):
             raise OptionError(f"timeout must be a number of seconds above 0, got {self.timeout!r}")
         for name in ("lr", "weight_decay"):
