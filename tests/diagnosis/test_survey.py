@@ -23,6 +23,7 @@ from frpt.diagnosis.examination import Examination
 from frpt.errors import OptionError
 from frpt.options import PRESETS
 from frpt.train.metrics import accuracy
+from tests.train.toys import blobs, network
 
 LAYERS = ["stage2", "stage1"]
 
@@ -251,7 +252,7 @@ def test_an_interrupted_diagnosis_goes_on(
         frpt.diagnose(model, data, LAYERS, gallery=0, batch_size=50, partial=file, progress=False)
     assert file.exists()
     seen.append(0)
-    with pytest.raises(OptionError, match="other"):
+    with pytest.raises(OptionError, match="another diagnosis; what differs: layers"):
         frpt.diagnose(model, data, ["stage2"], gallery=0, batch_size=50, partial=file, progress=False)
     later: list[int] = []
     monkeypatch.setattr(
@@ -264,6 +265,49 @@ def test_an_interrupted_diagnosis_goes_on(
     for a, b in zip(again.layers, whole.layers, strict=True):
         np.testing.assert_allclose(a.channels_by_class, b.channels_by_class, rtol=1e-12)
     assert str(again) == str(whole)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["tensors", "items"])
+def test_an_interrupted_diagnosis_does_not_go_on_with_other_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    model, data, file = network(), blobs(), tmp_path / "diagnosis"
+    x, y = data.tensors
+    others, moved = y.clone(), x.clone()
+    others[20], moved[20] = (y[20] + 1) % 4, x[20] + 1
+
+    def diagnosed(x: Tensor, y: Tensor, net: nn.Module = model, **options: Any) -> frpt.Diagnosis:
+        set_of = TensorDataset(x, y)
+        data: Any = set_of if whole else [set_of[i] for i in range(len(set_of))]
+        return frpt.diagnose(net, data, ["3"], gallery=0, batch_size=16, partial=file, progress=False, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Examination, "_add", interrupted(Examination._add))
+        with pytest.raises(KeyboardInterrupt):
+            diagnosed(x, y)
+    for inputs, labels, words in ((x, others, "labels"), (moved, y, "samples"), (moved, others, "labels, samples")):
+        with pytest.raises(OptionError, match=f"what differs: {words}[.]"):
+            diagnosed(inputs, labels)
+    smooth = nn.Sequential(*(nn.ELU() if isinstance(part, nn.ReLU) else part for part in model))
+    with pytest.raises(OptionError, match=r"what differs: ops of the network[.]"):
+        diagnosed(x, y, smooth)
+    state = torch.get_rng_state()
+    diagnosed(x, y, loss="mse")  # of the ranking, which comes after what is saved
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not file.exists()
+
+
+def interrupted(add: Callable[..., None]) -> Callable[..., None]:
+    """The second time it is called."""
+    calls: list[int] = []
+
+    def stops(self: Examination, *batch: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        add(self, *batch)
+
+    return stops
 
 
 class Two(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from copy import deepcopy
 from pathlib import Path
 
@@ -153,6 +154,7 @@ class Bad:
         return (print, ("run by a pickle",))
 
 
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation")
 def test_checkpoints_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = states()[0]
     (tmp_path / "torn.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
@@ -172,8 +174,19 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtu
         ({**good, "9.weight": torch.zeros(1)}, r"it also has 9\.weight"),
         ({**good, "0.bias": torch.zeros(3)}, r"0\.bias has the shape \(3,\), the model's \(10,\)"),
         ({**good, "0.bias": torch.full((10,), math.nan)}, r"0\.bias holds NaN"),
+        ({**good, "0.weight": good["0.weight"].to_sparse()}, r"0\.weight is sparse: pass its to_dense\(\)"),
+        (
+            {**good, "0.weight": torch.quantize_per_tensor(good["0.weight"], 0.1, 0, torch.qint8)},
+            r"0\.weight is quantised: pass its dequantize\(\)",
+        ),
         (mlp(), "does not fit"),
     ]
+    for name in ("pipe.safetensors", "pipe.pt"):
+        os.mkfifo(tmp_path / name)
+        cases.append((tmp_path / name, "'pipe' .*is no regular file"))
+    (tmp_path / "run").mkdir()
+    os.mkfifo(tmp_path / "run" / "model.safetensors")
+    cases.append((tmp_path / "run", "'run' .*is no regular file"))
     for checkpoint, message in cases:
         with pytest.raises(CheckpointError, match=message):
             along_training(network(), [checkpoint], blobs(8), "3", progress=False)  # type: ignore[list-item]
@@ -182,11 +195,16 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_options() -> None:
     model = network()
-    for checkpoints in ([], model.state_dict(), model, "run/"):
+    for checkpoints in ([], model.state_dict(), model, "run/", None, 3):
         with pytest.raises(OptionError, match="checkpoints"):
             along_training(model, checkpoints, blobs(8), "3", progress=False)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="at"):
         along_training(model, [model], blobs(8), [], progress=False)
+    with pytest.raises(OptionError, match=r"names a layer twice: \['2', '2'\]"):
+        along_training(model, [model], blobs(8), ["2", model[2]], progress=False)
+    for size in (1.5, 0, "8"):
+        with pytest.raises(OptionError, match="batch_size must be a whole number"):
+            along_training(model, [model], blobs(8), "3", batch_size=size, progress=False)  # type: ignore[arg-type]
     with pytest.raises(UnknownLayerError):
         along_training(model, [model], blobs(8), "13", progress=False)
 

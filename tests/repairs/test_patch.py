@@ -59,6 +59,24 @@ def test_other_weights_are_refused() -> None:
         apply(nn.Linear(2, 2), patch)
 
 
+def test_what_no_patch_leads_between_is_refused() -> None:
+    before, after = pair()
+    for other, words in [
+        (nn.Sequential(*before[:2]), r"only one of them has '2\.weight'"),
+        (nn.Sequential(*before, nn.Linear(3, 3)), r"only one of them has '3\.weight'"),
+        (nn.Sequential(before[0], before[1], nn.Linear(5, 4)), r"'2\.weight' is \(3, 5\) .* and \(4, 5\)"),
+        (copy.deepcopy(before).double(), r"torch\.float32 before and \(5, 4\) torch\.float64"),
+        (before.state_dict(), "a network, a torch.nn.Module, and this is a OrderedDict"),
+    ]:
+        with pytest.raises(PatchError, match=words):
+            Patch.between(before, other)  # type: ignore[arg-type]
+    patch = Patch.between(before, after)
+    with pytest.raises(PatchError, match="this is a OrderedDict"):
+        apply(before.state_dict(), patch)  # type: ignore[arg-type]
+    with pytest.raises(PatchError, match="this is a Linear"):
+        apply(before, after[0])
+
+
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     before, after = pair()
     file = Patch.between(before, after).save(tmp_path / "patch.safetensors")

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import frpt
 from frpt.errors import DataError, InputError, NonFiniteError, OptionError, StoreError, StoreMismatchError
+from frpt.targets import write
 from tests.models import Planner, SequenceFirst
 from tests.targets.common import COUNT, contents, data, labelled, model, reverser
 
@@ -224,7 +225,7 @@ def test_data_sets_that_are_not_pairs_in_a_row_are_refused(rev: frpt.Reverser, t
 def test_options_out_of_range_are_refused(rev: frpt.Reverser, tmp_path: Path) -> None:
     changes: list[dict[str, Any]] = [
         {"mode": "sparse"}, {"dtype": "int8"}, {"batch_size": 0}, {"shard_size": -1}, {"rank": 2, "world": 2},
-        {"at": []}, {"at": ["0", "0"]},
+        {"at": []}, {"at": ["0", "0"]}, {"workers": -1}, {"rank": "0"},
     ]  # fmt: skip
     for change in changes:
         with pytest.raises(OptionError):
@@ -373,8 +374,68 @@ def test_joining_the_wrong_data_set_is_refused(stores: dict[str, frpt.TargetStor
     with pytest.raises(StoreMismatchError, match="no layer '4'"):
         frpt.TargetDataset(data(), store, "4")
     relabelled = [(x, (y + 1) % 4) for x, y in data()]
-    with pytest.raises(StoreMismatchError, match="sample 25 has another label"):
+    with pytest.raises(StoreMismatchError, match="label of sample 25 is another"):
         frpt.TargetDataset(relabelled, store, "0")
+    with pytest.raises(StoreMismatchError, match="inputs of sample 25 are others"):
+        frpt.TargetDataset([(x + 1, y) for x, y in data()], store, "0")
+    x, y = tensors().tensors
+    y[40] = (y[40] + 1) % 4
+    with pytest.raises(StoreMismatchError, match="labels of samples 25 to 49"):
+        frpt.TargetDataset(TensorDataset(x, y), store, "0")
+
+
+def tensors() -> TensorDataset:
+    """The samples as two tensors."""
+    return TensorDataset(torch.stack([x for x, _ in data()]), torch.tensor([y for _, y in data()]))
+
+
+class Augmented(list[Any]):
+    """Samples whose inputs are others at every look."""
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = super().__getitem__(index)
+        return x + 0.01 * torch.randn(6), y
+
+
+def test_inputs_are_compared_where_they_stay_what_they_are(stores: dict[str, frpt.TargetStore]) -> None:
+    state = torch.get_rng_state()
+    frpt.TargetDataset(Augmented(data()), stores["dense"], "0")
+    assert torch.equal(torch.get_rng_state(), state)
+    texts = [(f"text {i}", y) for i, (_, y) in enumerate(data())]
+    frpt.TargetDataset(texts, stores["dense"], "0")  # what a loader's collate_fn makes of them is not known here
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["its own shards", "those of another"])
+def test_going_on_with_other_labels_or_inputs_is_refused(rev: frpt.Reverser, tmp_path: Path, rank: int) -> None:
+    x, y = tensors().tensors
+    options: dict[str, Any] = {"mode": "dense", "world": 2, **QUIET}
+    frpt.write_targets(rev, tensors(), "0", tmp_path, rank=0, **options)
+    before = contents(tmp_path)
+    relabelled, moved = y.clone(), x.clone()
+    relabelled[60], moved[50] = (y[60] + 1) % 4, x[50] + 1
+    with pytest.raises(StoreMismatchError, match="labels of samples 50 to 71"):
+        frpt.write_targets(rev, TensorDataset(x, relabelled), "0", tmp_path, rank=rank, **options)
+    with pytest.raises(StoreMismatchError, match="inputs of sample 50"):
+        frpt.write_targets(rev, TensorDataset(moved, y), "0", tmp_path, rank=rank, **options)
+    assert contents(tmp_path) == before
+
+
+def test_writers_at_once_with_different_labels_make_no_store(
+    rev: frpt.Reverser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = tensors().tensors
+    options: dict[str, Any] = {"mode": "dense", "world": 2, **QUIET}
+    shards = write.write_shards
+
+    def meanwhile(*given: Any) -> Any:
+        monkeypatch.setattr(write, "write_shards", shards)
+        frpt.write_targets(rev, TensorDataset(x, (y + 1) % 4), "0", tmp_path, rank=0, **options)
+        return shards(*given)
+
+    monkeypatch.setattr(write, "write_shards", meanwhile)
+    with pytest.raises(StoreMismatchError, match="labels of samples 0 to 24"):
+        frpt.write_targets(rev, tensors(), "0", tmp_path, rank=1, **options)
+    assert not frpt.TargetStore(tmp_path, partial=True).complete
 
 
 def test_what_is_no_store_or_an_unfinished_one_is_refused(rev: frpt.Reverser, tmp_path: Path) -> None:

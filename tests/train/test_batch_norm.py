@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -90,3 +91,19 @@ def test_measuring_leaves_the_model_as_it_is() -> None:
 def test_another_mode_is_refused() -> None:
     with pytest.raises(OptionError, match="batch_norm"):
         frpt.Training(batch_norm="off")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("c_rec", [0.0, 0.3])
+def test_a_last_batch_of_one_sample_is_refused_where_it_has_no_statistics(c_rec: float) -> None:
+    x, y = data().tensors
+    options: dict[str, Any] = {"at": "3", "c_rec": c_rec, "epochs": 1, "progress": False, "lr": 1e-3}
+    with pytest.raises(OptionError, match="of 33 samples in batches of 16, a batch has a single sample"):
+        frpt.post_train(network(), (x[:33], y[:33]), batch_size=16, batch_norm="train", **options)
+    with pytest.raises(OptionError, match="single sample"):
+        frpt.post_train(network(), (x[:33], y[:33]), batch_size=16, whole_train=True, **options)
+    frpt.post_train(network(), (x[:33], y[:33]), batch_size=16, **options)
+    frpt.post_train(network(), (x[:34], y[:34]), batch_size=16, batch_norm="train", **{**options, "c_rec": 0})
+    torch.manual_seed(0)
+    maps = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).eval()
+    images = torch.randn(5, 1, 5, 5)  # several positions a sample: their statistics exist
+    frpt.post_train(maps, (images, y[:5]), batch_size=4, batch_norm="train", **{**options, "at": "2", "c_rec": 0})

@@ -69,11 +69,17 @@ def test_the_interval_is_the_paired_t_interval() -> None:
         ({"val": None}, "needs val"),
         ({"seeds": []}, "at least one"),
         ({"seeds": [1, 1]}, "different"),
+        ({"seeds": 3}, "whole numbers, at least one, got 3"),
+        ({"lr": math.inf}, "lr must be a finite number"),
+        ({"targets": 5}, "no target store"),
+        ({"optimizer": torch.optim.LBFGS}, "needs a closure"),
+        ({"metric": lambda outputs, labels: None}, "returned a NoneType"),
         ({"targets": "anchor"}, "by itself"),
         ({"c_rec": 0}, "by itself"),
     ],
 )
-def test_refusals(options: dict[str, object], words: str) -> None:
+def test_refusals(options: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frpt.train.prepare.write_targets", lambda *_, **__: pytest.fail("targets were written"))
     with pytest.raises(OptionError, match=words):
         frpt.compare(network(), blobs(), "3", **{"val": blobs(), **options})  # type: ignore[arg-type]
 

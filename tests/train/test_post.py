@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,16 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import frpt
-from frpt.errors import DataError, FrptError, InputError, LabelError, NonFiniteError, OptionError
+from frpt.errors import (
+    DataError,
+    FrptError,
+    InputError,
+    LabelError,
+    NonFiniteError,
+    OptionError,
+    PartialError,
+    StoreError,
+)
 from frpt.reverser import ReverserOptions
 from frpt.train.batches import order
 from frpt.train.metrics import accuracy, metric_of
@@ -215,6 +225,8 @@ def test_results_are_saved_without_pickle(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "run" / "result.json").read_text())
     assert summary["history"][1]["metric"] == result.last.metric
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["model.safetensors", "result.json"]
+    with pytest.raises(StoreError, match="could not be written"):
+        result.save(tmp_path / "run" / "result.json")
 
 
 def test_regression_with_keyword_inputs() -> None:
@@ -295,16 +307,69 @@ REFUSED = [
     ({"at": "4/linear"}, FrptError, "4"),
     ({"lr": 1e20, "c_rec": 0, "epochs": 9}, NonFiniteError, "Lower the learning rate"),
     ({"optimizer": 3}, OptionError, "optimizer must be a function"),
+    ({"task_loss": partial(F.cross_entropy, reduction="none")}, OptionError, r"task_loss= returned the shape \(\d+,\)"),
+    ({"task_loss": lambda outputs, labels: 1.0}, OptionError, "task_loss= returned a float"),
+    ({"task_loss": lambda outputs, labels: None}, OptionError, "task_loss= returned a NoneType"),
+    ({"task_loss": lambda outputs, labels: torch.tensor(1.0)}, OptionError, "a number without a gradient"),
+    ({"metric": lambda outputs, labels: None, "val": blobs(8)}, OptionError, "returned a NoneType"),
+    ({"metric": lambda outputs, labels: float("nan"), "val": blobs(8)}, NonFiniteError, "is NaN for 1 of 1 values"),
+    ({"precision": "foo"}, OptionError, "lightning-fabric refuses .*'foo'"),
+    ({"accelerator": "foo"}, OptionError, "lightning-fabric refuses accelerator='foo'"),
+    ({"devices": 0}, OptionError, "devices must be a whole number of at least 1"),
+    ({"targets": 5}, OptionError, "targets='5' is no target store"),
+    ({"optimizer": torch.optim.LBFGS}, OptionError, "LBFGS, whose step.. needs a closure"),
+    (
+        {"val": TensorDataset(torch.randn(4, 5), torch.arange(4))},
+        InputError,
+        r"samples of the validation set, \(4, 5\)",
+    ),
+    ({"log_dir": __file__}, StoreError, "no directory"),
+    ({"store": __file__}, StoreError, "no directory"),
+    ({"partial": __file__}, PartialError, "no directory"),
+    ({"lr": float("inf")}, OptionError, "lr must be a finite number"),
+    ({"weight_decay": float("nan")}, OptionError, "weight_decay must be a finite number"),
 ]
 
 
 @pytest.mark.parametrize(("options", "kind", "words"), REFUSED)
-def test_bad_input_is_refused_with_a_reason(options: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_bad_input_is_refused_with_a_reason(
+    options: dict[str, Any], kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "c_rec" not in options:
+        monkeypatch.setattr("frpt.train.prepare.write_targets", lambda *_, **__: pytest.fail("targets were written"))
     with pytest.raises(kind, match=words):
         train(**options)
     model = reverser().model
     assert torch.equal(parameters(model), parameters(network()))
     assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_a_loss_is_tried_without_being_called_itself() -> None:
+    class Counts:
+        calls = 0
+
+        def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+            self.calls += 1
+            return F.cross_entropy(outputs, labels)
+
+    loss = Counts()
+    train(task_loss=loss, epochs=1)
+    assert loss.calls == 3
+    with pytest.raises(OptionError, match="task_loss= returned a float"):
+        train(task_loss=lambda outputs, labels: 1.0, c_rec=0)
+
+
+def test_weights_that_the_last_step_breaks_are_not_returned_and_not_saved(tmp_path: Path) -> None:
+    def breaks(outputs: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, labels) + (outputs - outputs.detach()).sum().sqrt()  # its gradient is infinite
+
+    options: dict[str, Any] = {"c_rec": 0, "batch_size": 48, "epochs": 1, "partial": tmp_path}
+    for val in (None, blobs(20, 1)):
+        with pytest.raises(NonFiniteError, match=r"'0\.weight' holds NaN or infinity in epoch 1, after step 1"):
+            train(task_loss=breaks, val=val, **options)
+    with pytest.raises(NonFiniteError, match="after step 1"):
+        train(task_loss=breaks, **{**options, "batch_size": 20, "partial_steps": 1})
+    assert not list(tmp_path.glob("state-*"))
 
 
 def test_a_reverser_of_ones_own_says_it_all() -> None:
@@ -360,6 +425,19 @@ def test_a_store_of_another_model_is_refused(tmp_path: Path) -> None:
         train(other, targets=tmp_path)
     with pytest.raises(frpt.errors.StoreMismatchError, match="48 samples"):
         train(data=blobs(40), targets=tmp_path)
+
+
+def test_a_store_of_other_labels_or_inputs_is_refused(tmp_path: Path) -> None:
+    frpt.write_targets(reverser(), blobs(), AT, tmp_path, progress=False)
+    x, y = blobs().tensors
+    others = y.clone()
+    others[1] = (y[1] + 1) % 4
+    for data, words in (((x, others), "labels of samples 0 to"), ((x + 1, y), "inputs of sample 0")):
+        with pytest.raises(frpt.errors.StoreMismatchError, match=words):
+            train(data=TensorDataset(*data), targets=tmp_path)
+        with pytest.raises(frpt.errors.StoreMismatchError, match=words):
+            frpt.compare(network(), data, AT, targets=tmp_path, val=blobs(20, 1), epochs=1, progress=False)
+    assert train(data=Noisy(), targets=tmp_path, epochs=1).last.rec_loss  # augmented: only labels are compared
 
 
 def test_logs_that_hang_are_not_waited_for_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

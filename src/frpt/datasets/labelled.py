@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from frpt.datasets.pairs import CollateFn, Pairs, fetch, pair, pairs_of, shapes_of, unequal_batches, whole_batches
 from frpt.datasets.seeds import seed_all
 from frpt.errors import DataError
-from frpt.files.digest import label_bytes, sha256_of_item, sha256_of_json, sha256_of_labels
+from frpt.files.digest import Sha256, label_bytes, sha256_of_item, sha256_of_json, sha256_of_labels
 
 _LOOKS = 16
 """Samples that are looked at twice, to see random augmentation (chosen, not measured)."""
@@ -67,15 +67,34 @@ class LabelledSamples:
 
     def check_stable(self) -> None:
         """Look at a few samples twice: targets on disk fit only inputs that stay what they are."""
+        if found := self.changing():
+            index, what = found
+            raise DataError(
+                f"the {what} of sample {index} changed between two looks: targets on disk fit only a data set that "
+                "stays the same. Switch random augmentation off, or post-train with online targets."
+            )
+
+    def changing(self) -> tuple[int, str] | None:
+        """Of a few samples the first that is another at the second look, and whether "inputs" or "label" is."""
         for index in spread(self.count, _LOOKS):
             (x, y), (again, label) = self.item(index), self.item(index)
-            same = sha256_of_item(x) == sha256_of_item(again)
-            if not same or label_bytes([y]) != label_bytes([label]):
-                what = "inputs" if not same else "label"
-                raise DataError(
-                    f"the {what} of sample {index} changed between two looks: targets on disk fit only a data set that "
-                    "stays the same. Switch random augmentation off, or post-train with online targets."
-                )
+            if sha256_of_item(x) != sha256_of_item(again):
+                return index, "inputs"
+            if label_bytes([y]) != label_bytes([label]):
+                return index, "label"
+        return None
+
+    def labels_of(self, shard: range) -> str | None:
+        """sha256 of the labels of a shard's samples; None where the data set does not give many in one call."""
+        if whole_batches(self.dataset) is None:
+            return None
+        tensors = self.dataset.tensors if type(self.dataset) is TensorDataset else None
+        digest = Sha256()
+        for start in range(shard.start, shard.stop, _DIGESTED):
+            part = range(start, min(start + _DIGESTED, shard.stop))
+            labels = fetch(self.dataset, part)[1] if tensors is None else tensors[1][part.start : part.stop]
+            digest.update(b"".join(label_bytes(labels)))
+        return digest.hexdigest()
 
     def first_of(self, shard: range) -> tuple[str, str]:
         """sha256 of the inputs and of the label of a shard's first sample."""
@@ -132,32 +151,44 @@ class _Parts(Dataset[tuple[Any, Tensor]]):
 
 
 def digest_of_data(dataset: Any) -> str:
-    """sha256 of samples and labels, for telling one data set from another.
+    """sha256 of samples and labels, for telling one data set from another; of which samples, ``digests_of_data`` says.
 
-    Of all of them where the data set gives many in one call (a ``TensorDataset``), else of up to 1,024, spread evenly.
     A sample is drawn twice from the same random stream; if it differs all the same (augmentation with a generator
     of its own), only its label counts.
     """
+    return sha256_of_json([str(len(dataset)), *(f"{x} {y}" for x, y in _digests(dataset))])
+
+
+def digests_of_data(dataset: Any) -> tuple[str, str]:
+    """sha256 of the samples' inputs, and of their labels, for saying which of both differs.
+
+    Of all of them where the data set gives many in one call (a ``TensorDataset``), else of up to 1,024, spread evenly.
+    """
+    pairs = list(_digests(dataset))
+    return sha256_of_json([x for x, _ in pairs]), sha256_of_json([y for _, y in pairs])
+
+
+def _digests(dataset: Any) -> Iterator[tuple[str | None, str | None]]:
+    """Of the inputs and labels of samples, or of some together; None for what is another at the second look."""
     count = len(dataset)
     together = whole_batches(dataset)
-    found = [str(count)]
     if together is not None:
         for start in range(0, count, _DIGESTED):
-            found.append(_digest_twice(together, list(range(start, min(start + _DIGESTED, count)))))
-    else:
-        pairs = dataset if isinstance(dataset, Pairs) else Pairs(dataset)
-        found += [_digest_twice(lambda rows: pairs[rows[0]], [index]) for index in spread(count, _DIGESTED)]
-    return sha256_of_json(found)
+            yield _digest_twice(together, list(range(start, min(start + _DIGESTED, count))))
+        return
+    pairs = dataset if isinstance(dataset, Pairs) else Pairs(dataset)
+    for index in spread(count, _DIGESTED):
+        yield _digest_twice(lambda rows: pairs[rows[0]], [index])
 
 
-def _digest_twice(look: Callable[[list[int]], Any], rows: list[int]) -> str:
+def _digest_twice(look: Callable[[list[int]], Any], rows: list[int]) -> tuple[str | None, str | None]:
     looks = []
     for _ in range(2):
         seed_all(rows[0])
         inputs, labels = pair(look(rows), rows[0])
         looks.append((sha256_of_item(inputs), sha256_of_item(labels)))
     (x, y), (again, label) = looks
-    return f"{x if x == again else None} {y if y == label else None}"
+    return x if x == again else None, y if y == label else None
 
 
 def spread(count: int, most: int) -> list[int]:

@@ -10,6 +10,7 @@ a ``PartialDiagnosis``, a safetensors file of these sums.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -237,11 +238,14 @@ def _checksum(arrays: Mapping[str, Array], settings: str) -> str:
 
 
 class PartialDiagnosis:
-    """A file that holds named arrays, and what they belong to; it is refused for another model, layers or data set."""
+    """A file that holds named arrays, and what they belong to; it is refused for another model, layers or data set.
+
+    settings: what the file belongs to, by what an error calls it.
+    """
 
     def __init__(self, path: str | Path | None, settings: Mapping[str, Any]) -> None:
         self.path = None if path is None else Path(path)
-        self.settings = sha256_of_json(dict(settings))
+        self.settings = {name: sha256_of_json(value) for name, value in settings.items()}
         self._last = time.monotonic()
 
     def load(self) -> dict[str, Array]:
@@ -254,15 +258,17 @@ class PartialDiagnosis:
             metadata = dict(parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"])
             if metadata.get(_CHECKSUM) != _checksum(arrays, metadata.get(_SETTINGS, "")):
                 raise ValueError("it differs from its checksum")
+            settings = dict(parse_json(metadata[_SETTINGS].encode()))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise OptionError(
                 f"{str(self.path)!r} is no saved diagnosis of this version, or it is damaged: {error}. Remove it to "
                 "start again, or name another file."
             ) from error
-        if metadata[_SETTINGS] != self.settings:
+        names = {*self.settings, *settings}
+        if other := sorted(name for name in names if self.settings.get(name) != settings.get(name)):
             raise OptionError(
-                f"{str(self.path)!r} was saved by a diagnosis of another model, with other weights, layers, options or "
-                "another data set; name another file, or remove it to start again"
+                f"{str(self.path)!r} was saved by another diagnosis; what differs: {', '.join(other)}. Name another "
+                "file, or remove it to start again."
             )
         return arrays
 
@@ -276,7 +282,8 @@ class PartialDiagnosis:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         held = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
-        write_atomic(self.path, save(held, {_SETTINGS: self.settings, _CHECKSUM: _checksum(held, self.settings)}))
+        settings = json.dumps(self.settings, sort_keys=True)
+        write_atomic(self.path, save(held, {_SETTINGS: settings, _CHECKSUM: _checksum(held, settings)}))
         self._last = time.monotonic()
 
     def done(self) -> None:

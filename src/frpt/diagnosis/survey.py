@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from torch import nn
 
-from frpt.datasets.labelled import LabelledSamples, fitting_batch, spread
+from frpt.datasets.labelled import LabelledSamples, digests_of_data, fitting_batch, spread
 from frpt.datasets.pairs import CollateFn
+from frpt.datasets.seeds import own_random
 from frpt.diagnosis.diagnosis import Diagnosis
 from frpt.diagnosis.examination import Examination
 from frpt.diagnosis.sample_views import Names, Words, namer
 from frpt.diagnosis.sums import PartialDiagnosis
 from frpt.diagnosis.trust import advise
 from frpt.errors import OptionError
-from frpt.files.digest import options_of, sha256_of_item, weights_of
+from frpt.files.digest import described, options_of, weights_of
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
 from frpt.reference import Reference
@@ -93,7 +94,8 @@ def diagnose(
         workers: processes that load samples.
         seed: of the choice of samples that are looked at more closely.
         partial: a file for half-done work. An interrupted diagnosis leaves it behind, the same call goes on from it,
-            and it is removed at the end.
+            and it is removed at the end. It is refused for another network, other options, samples or labels (all of
+            them in a ``TensorDataset``; elsewhere up to 1,024 are compared).
         progress: show a bar.
         collate_fn: makes a batch (inputs, labels), or a dict, of a list of items.
         **options: those of ``Reverser`` (preset, embed, margin, output, class_dim, blocks), where the network is given.
@@ -127,7 +129,8 @@ def diagnose(
     rev, measure = _with_reference(rev, source, layers, reference, seed, progress)
     size = batch_size or fitting_batch(source, map(rev.sample_shape, layers), _BATCH)
     exam = Examination(rev.quickly(), source, layers, layouts, class_names)
-    saved = PartialDiagnosis(partial, {**_settings(rev, source, layers, looked, size), "reference": measure})
+    owner = {} if partial is None else _settings(rev, source, layers, looked, size, measure)
+    saved = PartialDiagnosis(partial, owner)
     with Progress("diagnosing", len(looked), shown=progress) as bar:
         table = exam.pass_over(looked, size, bar, saved)
         confusion = exam.confusion(table)
@@ -211,14 +214,23 @@ def _fitted_to(rev: Reverser) -> str:
 
 
 def _settings(
-    rev: Reverser, source: LabelledSamples, layers: Sequence[str], looked: Sequence[int], size: int
+    rev: Reverser, source: LabelledSamples, layers: Sequence[str], looked: Sequence[int], size: int, measure: str
 ) -> dict[str, Any]:
-    """What a partial file belongs to."""
-    weights = weights_of(rev.model)
-    first, last = (sha256_of_item(source.item(i)[0]) for i in (looked[0], looked[-1]))
+    """What a partial file belongs to, by what an error calls it. A loss is not among it: it is of the ranking alone."""
+    with own_random():
+        inputs, labels = digests_of_data(source.dataset)
     return {
-        "weights": weights, "preset": options_of(rev.preset), "embedding": options_of(rev.embedder), "layers": layers,
-        "blocks": rev.blocks, "output": rev.output, "samples": [len(looked), source.count, size, first, last],
+        "weights": weights_of(rev.model),
+        "ops of the network": [str(node.target) for node in rev.node(OUTPUT)[0].nodes],
+        "layers": layers,
+        "options of the reconstruction": [
+            options_of(rev.preset), options_of(rev.embedder), described(rev.blocks), described(rev.output),
+        ],
+        "reference": measure,
+        "number of samples": [len(looked), source.count],
+        "batch size": size,
+        "samples": inputs,
+        "labels": labels,
     }  # fmt: skip
 
 

@@ -214,7 +214,7 @@ def along_training(
     Raises:
         CaptureError: for a model without numbers, or of a kind that cannot be captured.
         CheckpointError: for weights that cannot be read or do not fit the model; all are looked at before any work.
-        OptionError: for no checkpoint or no layer, or a model that cannot be copied.
+        OptionError: for no checkpoint, no layer or one named twice, or a model that cannot be copied.
 
     Example:
         >>> checkpoints = {"start": start, "end": net.state_dict()}
@@ -225,8 +225,10 @@ def along_training(
     layers = layer_names(network_of(model, options), at)
     if not layers:
         raise OptionError("at names no layer; pass at least one")
-    if batch_size < 1:
-        raise OptionError(f"batch_size must be positive, got {batch_size}")
+    if len(set(layers)) != len(layers):
+        raise OptionError(f"at names a layer twice: {layers}")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise OptionError(f"batch_size must be a whole number, at least 1, got {batch_size!r}")
     given = _named(checkpoints)
     check_kind(network_of(model, options))
     check_copyable(network_of(model, options))
@@ -292,6 +294,10 @@ def _named(checkpoints: Iterable[WeightsLike] | Mapping[str, WeightsLike]) -> di
         by_name = dict(checkpoints)
     elif isinstance(checkpoints, str | Path | nn.Module):
         raise OptionError("checkpoints must be several; pass a list of state dicts, modules or paths")
+    elif not isinstance(checkpoints, Iterable):
+        raise OptionError(
+            f"checkpoints is a {type(checkpoints).__name__}; pass a list of state dicts, modules or paths"
+        )
     else:
         items = list(checkpoints)
         names = [Path(c).stem if isinstance(c, str | Path) else str(i) for i, c in enumerate(items)]
@@ -329,13 +335,22 @@ def _differences(state: Mapping[str, Tensor], model: nn.Module) -> list[str]:
         if k in state and state[k].shape != own[k].shape
     ]
     meta = [f"{k} is on the meta device, without numbers" for k in own if k in state and state[k].is_meta]
+    odd = [
+        f"{k} is {'quantised: pass its dequantize()' if state[k].is_quantized else 'sparse: pass its to_dense()'}"
+        for k in own
+        if k in state and (state[k].is_quantized or state[k].layout != torch.strided)
+    ]
     bad = [
         f"{k} holds NaN or infinity"
         for k, _ in model.named_parameters()
-        if not meta and k in state and state[k].is_floating_point() and not bool(torch.isfinite(state[k]).all())
+        if not meta
+        and not odd
+        and k in state
+        and state[k].is_floating_point()
+        and not bool(torch.isfinite(state[k]).all())
     ]
     named = [f"{what} {_few(keys)}" for what, keys in (("it lacks", missing), ("it also has", more)) if keys]
-    return named + [_few(texts) for texts in (shapes, meta, bad) if texts]
+    return named + [_few(texts) for texts in (shapes, meta, odd, bad) if texts]
 
 
 def _few(items: list[str]) -> str:

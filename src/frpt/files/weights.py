@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from frpt.errors import CheckpointError
+from frpt.files.untrusted import open_regular
 
 _INSIDE = ("state_dict", "model_state_dict", "model")  # where training scripts keep the weights in a file of more
 _TORCH = (".pt", ".pth", ".ckpt")
@@ -43,6 +44,8 @@ def tensors_of(state: Mapping[str, Any]) -> dict[str, Any]:
 def _read(name: str, path: Path) -> Any:
     file = path / "model.safetensors" if path.is_dir() else path
     try:
+        if file.suffix in (".safetensors", *_TORCH):
+            open_regular(file).close()  # the libraries would wait for a pipe
         if file.suffix == ".safetensors":
             return load_file(file)
         if file.suffix in _TORCH:

@@ -50,10 +50,13 @@ class Patch:
 
         Returns:
             The patch; parameters that are equal are not in it.
+
+        Raises:
+            PatchError: for two networks whose parameters differ in name, shape or dtype.
         """
-        new = dict(after.named_parameters())
-        names = [n for n, old in before.named_parameters() if not torch.equal(_bits(old), _bits(new[n]))]
-        old = dict(before.named_parameters())
+        _check_alike(before, after)
+        old, new = dict(before.named_parameters()), dict(after.named_parameters())
+        names = [n for n in old if not torch.equal(_bits(old[n]), _bits(new[n]))]
         return Patch(
             {n: _bits(new[n]) - _bits(old[n]) for n in names},
             weights_of(before, names),
@@ -129,6 +132,7 @@ class Patch:
         Raises:
             PatchError: for other parameters than the patch was made for.
         """
+        _check_network(model)
         start, end = (self.after, self.before) if back else (self.before, self.after)
         _check(model, start, "taken back from" if back else "applied to")
         other = copy.deepcopy(model)
@@ -155,7 +159,7 @@ def apply(model: nn.Module, patch: str | Path | Patch, *, back: bool = False) ->
         The changed copy. To change the model itself: ``model.load_state_dict(frpt.apply(model, patch).state_dict())``.
 
     Raises:
-        PatchError: for other parameters than the patch was made for, or a file that cannot be read.
+        PatchError: for other parameters than the patch was made for, what is no network, or a file that cannot be read.
 
     Example:
         >>> model = torch.nn.Linear(2, 2)
@@ -166,7 +170,36 @@ def apply(model: nn.Module, patch: str | Path | Patch, *, back: bool = False) ->
         >>> torch.equal(frpt.apply(other, patch, back=True).weight, model.weight)
         True
     """
+    if not isinstance(patch, Patch | str | Path):
+        raise PatchError(f"a patch is a frpt.Patch or its file, and this is a {type(patch).__name__}")
     return (patch if isinstance(patch, Patch) else Patch.load(patch)).applied(model, back)
+
+
+def _check_network(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise PatchError(
+            f"a patch belongs to a network, a torch.nn.Module, and this is a {type(model).__name__}. Load a state dict "
+            "into its network first (model.load_state_dict), and pass that."
+        )
+
+
+def _check_alike(before: nn.Module, after: nn.Module) -> None:
+    """Refuse two networks that no patch leads between."""
+    for model in (before, after):
+        _check_network(model)
+    old, new = dict(before.named_parameters()), dict(after.named_parameters())
+    if alone := [n for n in (*old, *new) if n not in old or n not in new]:
+        raise PatchError(
+            f"no patch leads between networks of different parameters: only one of them has {alone[0]!r}. Pass two "
+            "networks of one architecture."
+        )
+    for name in old:
+        one, other = (f"{tuple(t.shape)} {t.dtype}" for t in (old[name], new[name]))
+        if one != other:
+            raise PatchError(
+                f"no patch leads between networks in which {name!r} is {one} before and {other} after: shape and dtype "
+                "have to be the same"
+            )
 
 
 def _check(model: nn.Module, digests: Mapping[str, str], what: str) -> None:

@@ -41,8 +41,8 @@ class TargetDataset(Dataset[tuple[Any, ...]]):
 
     Raises:
         StoreError: The store is a delta store and ``rev`` is missing, or it is incomplete.
-        StoreMismatchError: The data set has another length or other labels than the store was written for, the store
-            has no such layer, or the model of ``rev`` has other weights.
+        StoreMismatchError: The data set has another length, other labels or inputs than the store was written for, the
+            store has no such layer, or the model of ``rev`` has other weights.
 
     Example:
         >>> data = frpt.TargetDataset(dataset, store, at="0", rev=rev)
@@ -60,11 +60,12 @@ class TargetDataset(Dataset[tuple[Any, ...]]):
         rev: Reverser | None = None,
         collate_fn: CollateFn | None = None,
     ) -> None:
-        self.dataset = pairs_of(dataset, collate_fn=collate_fn, model=None if rev is None else rev.model)
+        model = None if rev is None else rev.model
+        self.dataset = pairs_of(dataset, collate_fn=collate_fn, model=model)
         self.store = store if isinstance(store, TargetStore) else TargetStore(store)
         self.at = at if isinstance(at, str) else tuple(at)
         self._layers = [at] if isinstance(at, str) else list(at)
-        differences = dataset_differences(self.store.manifest, self.dataset, self._layers)
+        differences = dataset_differences(self.store.manifest, self.dataset, self._layers, model)
         if differences:
             raise StoreMismatchError(self.store.path, differences)
         if rev is not None:

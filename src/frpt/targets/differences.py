@@ -9,15 +9,20 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
+import numpy as np
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
 from frpt.datasets.labelled import LabelledSamples, spread
-from frpt.files.digest import label_bytes, sha256_of_bytes, sha256_of_labels, weights_of
+from frpt.datasets.seeds import own_random
+from frpt.files.digest import label_bytes, sha256_of_bytes, weights_of
 from frpt.reverser import Reverser
 from frpt.targets.manifest import LayerInfo, Manifest, ShardInfo
 
 _SHOWN = 4
 """Names that a sentence lists; it counts the others."""
 _LOOKS = 16
-"""Samples of a data set whose labels are compared with the store's: the first of so many shards, spread evenly."""
+"""Samples of a data set that are compared with the store's: the first of so many shards, spread evenly."""
 
 
 def layer_differences(manifest: Manifest, rev: Reverser, at: Sequence[str]) -> list[str]:
@@ -69,22 +74,30 @@ def label_differences(manifest: Manifest, labels: Any) -> list[str]:
         return [f"it has targets for {manifest.count} samples, there are {len(rows)} labels"]
     for shard in manifest.shards:
         if sha256_of_bytes(*rows[shard.start : shard.start + shard.count]) != shard.labels:
-            return [f"labels of samples {shard.start} to {shard.start + shard.count - 1} are others than in the store"]
+            return [_other_labels(shard)]
     return []
 
 
-def dataset_differences(manifest: Manifest, dataset: Any, layers: Sequence[str]) -> list[str]:
-    """Layers a store does not have, and where a data set's length or labels are not those it was written for."""
+def _other_labels(shard: ShardInfo) -> str:
+    return f"labels of samples {shard.start} to {shard.start + shard.count - 1} are others than in the store"
+
+
+def dataset_differences(
+    manifest: Manifest, dataset: Any, layers: Sequence[str], model: nn.Module | None = None
+) -> list[str]:
+    """Layers a store does not have, and where a data set is not the one it was written for, as ``changed_data`` looks.
+
+    model: that the inputs are for. Without one, inputs are not compared where the user may yet turn them into others.
+    """
     differences = [_no_layer(manifest, name) for name in layers if name not in manifest.layers]
-    samples = LabelledSamples(dataset)
+    samples = LabelledSamples(dataset, model=model)
     length = samples.count
     if length != manifest.count:
         return [*differences, f"it has targets for {manifest.count} samples, the data set has {length}"]
-    for i in spread(len(manifest.shards), _LOOKS):
-        shard = manifest.shards[i]
-        if sha256_of_labels([samples.item(shard.start)[1]]) != shard.first_label:
-            differences.append(f"sample {shard.start} has another label than in the store")
-    return differences
+    with own_random():
+        leaves = pytree.tree_leaves(samples.item(0)[0])
+        final = model is not None or all(isinstance(leaf, Tensor | np.ndarray) for leaf in leaves)
+        return differences + changed_data(samples, manifest.shards, inputs=final, most=_LOOKS)
 
 
 def setting_differences(stored: Manifest, planned: Manifest) -> list[str]:
@@ -109,13 +122,26 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def changed_data(samples: LabelledSamples, shards: Sequence[ShardInfo]) -> list[str]:
-    """Differences between the data set and the first samples of shards, as they were when the shards were written."""
-    differences = []
-    for shard in shards:
-        inputs, label = samples.first_of(range(shard.start, shard.start + shard.count))
-        what = [
-            w for w, a, b in (("inputs", inputs, shard.first_inputs), ("label", label, shard.first_label)) if a != b
-        ]
-        differences += [f"the {w} of sample {shard.start} in {shard.name} are not the data set's" for w in what]
+def changed_data(
+    samples: LabelledSamples, shards: Sequence[ShardInfo], *, inputs: bool = True, most: int | None = None
+) -> list[str]:
+    """Differences between a data set and what shards were written with.
+
+    All labels are compared where the data set gives many samples in one call, else those of the shards' first samples;
+    and the inputs of these, unless random augmentation makes them others at every look.
+
+    inputs: whether inputs are compared. most: of the first samples, spread evenly over the shards.
+    """
+    numbers = {shard.start: range(shard.start, shard.start + shard.count) for shard in shards}
+    known = {shard.start: samples.labels_of(numbers[shard.start]) for shard in shards}
+    differences = [_other_labels(shard) for shard in shards if known[shard.start] not in (None, shard.labels)][:_SHOWN]
+    others = []
+    for shard in [shards[i] for i in spread(len(shards), len(shards) if most is None else most)]:
+        first, label = samples.first_of(numbers[shard.start])
+        if known[shard.start] is None and label != shard.first_label:
+            differences.append(f"the label of sample {shard.start} is another than in the store")
+        if inputs and first != shard.first_inputs:
+            others.append(f"the inputs of sample {shard.start} are others than in the store")
+    if others and samples.changing() is None:
+        differences += others[:_SHOWN]
     return differences

@@ -180,7 +180,8 @@ class TargetStore:
 
         Args:
             rev: The Reverser whose model shall be trained: layers, shapes and weights have to be the store's.
-            dataset: Its length, and the labels of some of its samples, are compared.
+            dataset: Its length is compared, inputs of some samples, and labels: all where the data set gives many
+                samples in one call, as a ``TensorDataset`` does, else those of the same samples.
             dataset_length: The length alone.
             labels: (n, ...) all labels.
             at: The layers that will be used; by default all of the store's.
@@ -192,7 +193,7 @@ class TargetStore:
         differences = layer_differences(self.manifest, rev, layers)
         if dataset is not None:
             self._require_complete()
-            differences += dataset_differences(self.manifest, dataset, [])
+            differences += dataset_differences(self.manifest, dataset, [], rev.model)
         if dataset_length is not None and dataset_length != self.count:
             differences.append(f"it has targets for {self.count} samples, the data set has {dataset_length}")
         if labels is not None:

@@ -111,7 +111,7 @@ def write_targets(
         reference.check(rev)
         check_known(reference, layers)
         rev = rev.measured_by(reference)
-    _check_options(layers, mode, dtype, batch_size, shard_size, rank, world)
+    _check_options(layers, mode, dtype, batch_size, shard_size, workers, rank, world)
     samples = LabelledSamples(dataset, workers, device_of(rev), collate_fn=collate_fn, model=rev.model)
     path = Path(store)
     for layer in layers:
@@ -130,7 +130,7 @@ def write_targets(
         sweep(path, rank, world)
         manifest = _begin(path, rev, planned, mode, rank)
         _write_missing(path, rev, samples, manifest, rank, world, progress)
-        _complete(path, manifest, rank)
+        _complete(path, samples, manifest, rank, world)
     return TargetStore(path, partial=True)
 
 
@@ -232,11 +232,9 @@ def _write_missing(
     path: Path, rev: Reverser, samples: LabelledSamples, manifest: Manifest, rank: int, world: int, progress: bool
 ) -> None:
     mine = range(rank, manifest.shard_count, world)
-    notes = {s: finished(path, manifest, s) for s in mine}
-    done = [note for note in notes.values() if note is not None]
-    changed = changed_data(samples, done)
-    if changed:
-        raise StoreMismatchError(path, changed)
+    notes = {s: finished(path, manifest, s) for s in range(manifest.shard_count)}
+    _check_data(path, samples, [note for note in notes.values() if note is not None])
+    done = [note for s in mine if (note := notes[s]) is not None]
     missing = [s for s in mine if notes[s] is None]
     total = sum(len(manifest.samples_of(s)) for s in mine)
     with WriteProgress(total, sum(n.count for n in done), shown=progress) as bar:
@@ -244,12 +242,18 @@ def _write_missing(
             bar.update(batch)
 
 
-def _complete(path: Path, manifest: Manifest, rank: int) -> None:
+def _complete(path: Path, samples: LabelledSamples, manifest: Manifest, rank: int, world: int) -> None:
     """Write the final manifest if no shard is missing. Whoever comes second writes the same bytes again."""
     notes = [finished(path, manifest, s) for s in range(manifest.shard_count)]
     shards = tuple(note for note in notes if note is not None)
     if len(shards) == manifest.shard_count and shards != manifest.shards:
+        _check_data(path, samples, [shard for s, shard in enumerate(shards) if s % world != rank])
         write_atomic(path / FILE, replace(manifest, shards=shards).to_text(), rank, links=False)
+
+
+def _check_data(path: Path, samples: LabelledSamples, shards: Sequence[ShardInfo]) -> None:
+    if shards and (changed := changed_data(samples, shards)):
+        raise StoreMismatchError(path, changed)
 
 
 def _mode(
@@ -276,8 +280,9 @@ def _shard_size(count: int, sample_bytes: int, batch_size: int) -> int:
 
 
 def _check_options(
-    layers: Sequence[str], mode: str, dtype: str, batch_size: int | None, shard_size: int | None, rank: int, world: int
-) -> None:
+    layers: Sequence[str], mode: str, dtype: str, batch_size: int | None, shard_size: int | None, workers: int,
+    rank: int, world: int,
+) -> None:  # fmt: skip
     if not layers or len(set(layers)) != len(layers):
         raise OptionError(f"at must name one layer or several different ones, got {layers!r}")
     if mode not in ("auto", "dense", "delta"):
@@ -292,5 +297,7 @@ def _check_options(
     for name, value in counts:
         if not isinstance(value, int) or value < 1:
             raise OptionError(f"{name} must be a positive integer, got {value!r}")
-    if not 0 <= rank < world:
-        raise OptionError(f"rank must be at least 0 and below world={world}, got {rank}")
+    if not isinstance(workers, int) or workers < 0:
+        raise OptionError(f"workers must be a whole number of at least 0, got {workers!r}")
+    if not isinstance(rank, int) or not 0 <= rank < world:
+        raise OptionError(f"rank must be a whole number of at least 0 and below world={world}, got {rank!r}")

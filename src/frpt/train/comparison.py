@@ -231,9 +231,9 @@ def compare(
         >>> len(comparison.difference("FR-PT").values)
         2
     """
-    numbers = list(seeds)
+    numbers = list(seeds) if isinstance(seeds, Iterable) else []
     if not numbers or len(set(numbers)) != len(numbers):
-        raise OptionError(f"seeds must be different whole numbers, at least one, got {numbers}")
+        raise OptionError(f"seeds must be different whole numbers, at least one, got {seeds!r}")
     if val is None:
         raise OptionError("compare needs val=: the arms are compared on it")
     if targets == ANCHOR or c_rec == 0:
@@ -243,7 +243,7 @@ def compare(
     how, given = sort_options(training, options, dataset)
     network = network_of(model, given, ReverserOptions.__annotations__)
     dataset, val = training_pairs(network, collate_fn, dataset, val)
-    places, layer = Places.of(store, None, None), layer_name(network, at)
+    places, layer = Places.of(store, log_dir, partial), layer_name(network, at)
     reverser = model if isinstance(model, Reverser) else None
     first = Request(
         network, dataset, layer, c_rec, numbers[0], how, targets, val, places, None, reverser, given, progress

@@ -207,6 +207,27 @@ def moved_by_statistics(model: nn.Module, at: str, inputs: Inputs) -> float:
     return float(torch.linalg.vector_norm(away) / torch.linalg.vector_norm(still).clamp_min(1e-300))
 
 
+def fails_alone(model: nn.Module, inputs: Inputs) -> str | None:
+    """What torch says of one sample in train mode, where batch norm has no statistics of it; None if it runs.
+
+    Modules that a ``Frozen`` holds in eval mode stay there; buffers and modes are given back.
+    """
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    modes = [(m, m.training) for m in model.modules()]
+    try:
+        model.train()
+        with torch.no_grad():
+            model(*inputs.args, **inputs.kwargs)
+    except ValueError as error:
+        return str(error) if "more than 1 value per channel" in str(error) else None
+    finally:
+        for buffer, before in kept:
+            buffer.copy_(before)
+        for m, mode in modes:
+            m.training = mode
+    return None
+
+
 def _staying(model: nn.Module, trained: set[str], marked: set[str], called: set[str]) -> list[str]:
     """Paths of the modules that are in the frozen part only.
 

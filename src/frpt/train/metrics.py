@@ -17,7 +17,7 @@ from torch import Tensor
 from frpt import embed
 from frpt.common.asked import scores
 from frpt.common.yes_no import are_yes_no, lead, misshapen, signs
-from frpt.errors import LabelError, OptionError
+from frpt.errors import LabelError, NonFiniteError, OptionError
 
 TaskLoss = Callable[[Tensor, Tensor], Tensor]
 IGNORED = -100
@@ -49,7 +49,19 @@ class Metric:
 
     def values(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, bool]:
         """Values as (b,) in float64, and whether they are the samples' own (else the batch's, repeated)."""
-        values = torch.as_tensor(self.fn(outputs, labels)).detach().double()
+        made = self.fn(outputs, labels)
+        try:
+            values = torch.as_tensor(made).detach().double()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise OptionError(
+                f"the metric {self.name!r} returned a {type(made).__name__}; return one number, or one per sample"
+            ) from error
+        if bool(values.isnan().any()):
+            raise NonFiniteError(
+                f"the metric {self.name!r} is NaN for {int(values.isnan().sum())} of {values.numel()} values: no run "
+                "could be compared by it. Give samples that it is not defined for a number, or look for infinite "
+                "outputs of the model."
+            )
         if values.shape == (len(outputs),):
             return values, True
         if values.numel() != 1:
@@ -151,6 +163,19 @@ def task_loss(outputs: Tensor, labels: Tensor, ends: str = "") -> Tensor:
     axis = embed.class_dim(outputs, labels)
     z = scores(outputs, "classification", ends)
     return F.cross_entropy(z if axis == 1 else z.movedim(axis, 1), labels)
+
+
+def checked_loss(made: object) -> Tensor:
+    """A task loss as a tensor of one number, which gradients come from."""
+    if isinstance(made, Tensor) and made.numel() == 1 and (made.requires_grad or not torch.is_grad_enabled()):
+        return made.reshape(())
+    shown = f"a {type(made).__name__}"
+    if isinstance(made, Tensor):
+        shown = f"the shape {tuple(made.shape)}" if made.numel() != 1 else "a number without a gradient"
+    raise OptionError(
+        f"task_loss= returned {shown}: return the mean over the batch as a tensor of one number, computed by torch "
+        "from the outputs"
+    )
 
 
 def check_labels(labels: Tensor, outputs: Tensor, what: str) -> None:

@@ -22,7 +22,7 @@ from frpt.errors import NonFiniteError, OptionError
 from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.reverser import Reverser
 from frpt.train.batches import TrainingBatch, as_taken, rows_of
-from frpt.train.metrics import TaskLoss, check_labels
+from frpt.train.metrics import TaskLoss, check_labels, checked_loss
 from frpt.train.tap import FeatureTap
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class Objective:
         labels = batch.labels.to(self.fabric.device)
         out = pick(model(*call.args, **call.kwargs), self.output)
         check_labels(batch.labels, out, "the data set")
-        task = self.task_loss(out, labels)
+        task = checked_loss(self.task_loss(out, labels))
         if not bool(torch.isfinite(task)):
             blame_data(call, labels, "the data set")
             _blame_half(model)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
 from frpt.datasets.labelled import digest_of_data
 from frpt.datasets.pairs import CollateFn, pairs_of
@@ -168,7 +168,7 @@ class Loop:
         self.count = len(ready.request.dataset)
         self.per_epoch = -(-self.count // self.training.batch_size)
         self._start_digest = _digest_of(ready.model)
-        optimizer = self._make_optimizer()
+        optimizer = ready.optimizer
         self.schedule = self._make_schedule(optimizer)
         self.raw = optimizer  # as the user's schedule and a saved state know it; fabric wraps it for its own precision
         self.model, self.optimizer = self.fabric.setup(ready.model, optimizer)
@@ -190,6 +190,7 @@ class Loop:
         self.log.begin(here.epoch, here.number * self.training.batch_size, here.step, here.history)
         while here.epoch < self.training.epochs:
             self._train_epoch()
+            self._check_weights()
             now, _ = self.evaluate()
             metric = None if now is None else float(now.mean())
             flips = None if now is None or start is None or not own else self.ready.metric.flips(start, now)
@@ -237,7 +238,19 @@ class Loop:
             samples = min(t.batch_size, self.count - (here.number - 1) * t.batch_size)
             self.log.step(here.epoch, here.step, samples, losses)
             if t.partial_steps and here.step % t.partial_steps == 0 and here.number < self.per_epoch:
+                self._check_weights()
                 self._save()
+
+    def _check_weights(self) -> None:
+        """Refuse trained weights that the latest step made NaN or infinite: no loss has been computed with them yet."""
+        here, parameters = self.position, self.ready.frozen.parameters
+        bad = next((name for name, p in parameters.items() if not bool(torch.isfinite(p).all())), None)
+        if bad is not None:
+            raise NonFiniteError(
+                f"{bad!r} holds NaN or infinity in epoch {here.epoch + 1}, after step {here.number}: training has "
+                "diverged. Lower the learning rate, or look for gradients that are not finite (of a task_loss= or an "
+                "optimizer= of your own)."
+            )
 
     def evaluate(self) -> tuple[Tensor | None, bool]:
         """(the metric of every validation sample (n,), whether it is the sample's own); None without ``val``."""
@@ -261,21 +274,6 @@ class Loop:
         if fabric.world_size > 1:
             values = fabric.all_reduce(values, reduce_op="sum")  # type: ignore[assignment]
         return values.cpu(), own
-
-    def _make_optimizer(self) -> Optimizer:
-        t, parameters = self.training, self.ready.frozen.trainable()
-        if t.optimizer is None:
-            return AdamW(parameters, lr=t.lr, weight_decay=t.weight_decay)
-        made = t.optimizer(parameters)
-        if not isinstance(made, Optimizer):
-            raise OptionError(f"optimizer= returned a {type(made).__name__}, not a torch.optim.Optimizer")
-        own = {id(p) for p in parameters}
-        strange = [p for group in made.param_groups for p in group["params"] if id(p) not in own]
-        if strange:
-            raise OptionError(
-                f"optimizer= made an optimizer with {len(strange)} parameters that are frozen; use the ones it is given"
-            )
-        return made
 
     def _make_schedule(self, optimizer: Optimizer) -> Any:
         if self.training.schedule is None:

@@ -21,22 +21,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from frpt.common.imports import without_a_trace
 from frpt.common.text import percent
 from frpt.datasets.labelled import spread
 from frpt.datasets.pairs import fetch
 from frpt.errors import BatchNormWarning, FrptError, InputError, OptionError, ProcessError, TapError
-from frpt.graph.inputs import Inputs, Picker, pick
+from frpt.graph.inputs import Inputs, Picker
 from frpt.graph.names import OUTPUT
-from frpt.graph.refused import check_copyable, check_kind, of_types, wrong_type
+from frpt.graph.refused import check_copyable, check_kind
 from frpt.reverser import Reverser, ReverserOptions, make_reverser
 from frpt.solvers.blocks.mean_jacobian import MeanJacobian
 from frpt.solvers.variation import check_known
 from frpt.targets import TargetStore, write_targets
 from frpt.train.batches import MapStyle, as_taken, on_device
 from frpt.train.frozen import Frozen, freeze, moved_by_statistics
-from frpt.train.metrics import Metric, check_labels, metric_of, task_loss
+from frpt.train.metrics import Metric, TaskLoss, check_labels, metric_of, task_loss
 from frpt.train.objective import (
     AnchorSupply,
     LossBalance,
@@ -47,6 +48,14 @@ from frpt.train.objective import (
     TargetSupply,
     check_c_rec,
 )
+from frpt.train.rehearsal import (
+    check_last_batch,
+    check_places,
+    optimizer_for,
+    output_of,
+    try_loss,
+    try_validation,
+)
 from frpt.train.resume import Partial
 from frpt.train.tap import FeatureTap
 from frpt.train.training import Training, check_whole
@@ -55,7 +64,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 ONLINE, ANCHOR = "online", "anchor"
-_LOOKS = 64  # validation samples whose labels are looked at before any work: a choice, one batch of the default size
 _AGREE = 1e-3  # of the largest output: another order of sums in single precision stays below, another value does not
 _MOVED = 0.05  # share of a feature's norm from which a move by batch statistics is told: a choice
 _PRECISIONS = {torch.float64: "64-true", torch.bfloat16: "bf16-true", torch.float16: "16-true"}
@@ -150,62 +158,68 @@ class Ready:
     objective: Objective
     metric: Metric
     stored: TargetStore | None
+    optimizer: Optimizer
 
 
 def prepare(request: Request, stack: ExitStack) -> Ready:
     """Check everything, copy the model, split it and find its targets. What must be cleaned up goes on the stack."""
     t, at, output = request.training, request.at, request.output
-    if request.c_rec and request.targets is not None:
-        _check_targets(request.targets)
     fabric, model, example, labels = _start(request)
     if request.places.partial is not None and fabric.is_global_zero:
         stack.enter_context(Partial(request.places.partial).locked())
     example.check_finite()
-    kind = labels
-    out = _output(model, example, output)
+    out = output_of(model, example, output)
     check_labels(labels, out, "the data set")
-    if request.val is not None:
-        _, labels = fetch(request.val, spread(len(request.val), _LOOKS))
-        check_labels(labels, out[:1].expand(len(labels), *out.shape[1:]), "the validation set")
     rev = request.reverser_on(model, example)
-    threshold, ends = rev.embedder.threshold, rev.node(OUTPUT)[0].activation()[0]
-    metric = metric_of(t.metric, kind, threshold)
+    loss, metric = _measures(request, model, rev, out, labels, fabric)
     _check_tap(model, rev, at, example, out)
     frozen = freeze(model, rev, at, whole_train=t.whole_train, batch_norm=t.batch_norm)
     stack.callback(frozen.restore)
     _check_half(fabric, t, frozen)
+    optimizer = optimizer_for(t, frozen.trainable())
+    check_last_batch(t, model, request.dataset, fabric.world_size, fabric.device)
     _warn_of_statistics(request, model, fabric)
     stored = _store(request, rev, fabric, stack)
     supervision = _supervision(request, model, rev, stored, stack)
-    objective = Objective(fabric, t.task_loss or partial(task_loss, ends=ends), output, supervision)
-    return Ready(request, fabric, model, rev, frozen, objective, metric, stored)
+    objective = Objective(fabric, loss, output, supervision)
+    return Ready(request, fabric, model, rev, frozen, objective, metric, stored, optimizer)
 
 
-def _output(model: nn.Module, example: Inputs, output: Picker) -> Tensor:
-    """What the model makes of the first samples."""
-    try:
-        with torch.no_grad():
-            made = model(*example.args, **example.kwargs)
-    except (RuntimeError, IndexError) as error:
-        if of_types(error):
-            raise wrong_type({t.dtype for t in example.tensors}, model, str(error)) from error
-        sizes = ", ".join(str(tuple(t.shape)) for t in example.tensors)
-        raise InputError(f"the model fails on the first samples of the data set, {sizes}: {error}") from error
-    return pick(made, output)
+def _measures(
+    request: Request, model: nn.Module, rev: Reverser, out: Tensor, labels: Tensor, fabric: Fabric
+) -> tuple[TaskLoss, Metric]:
+    """The task loss, tried on the first samples where targets are written before its first step; and the metric."""
+    t = request.training
+    loss = t.task_loss or partial(task_loss, ends=rev.node(OUTPUT)[0].activation()[0])
+    metric = metric_of(t.metric, labels, rev.embedder.threshold)
+    if request.c_rec and request.targets is None:
+        try_loss(loss, out, labels)
+    if request.val is not None:
+        try_validation(request.val, model, request.output, metric, fabric.device)
+    return loss, metric
 
 
 def shared_targets(request: Request, stack: ExitStack) -> tuple[Fabric, Reverser, TargetStore | None]:
     """The devices, a Reverser on a copy of the starting model and the targets, for many runs from the same start."""
-    fabric, model, example, _ = _start(request)
+    t = request.training
+    fabric, model, example, labels = _start(request)
+    example.check_finite()
+    out = output_of(model, example, request.output)
+    check_labels(labels, out, "the data set")
     rev = request.reverser_on(model, example)
-    frozen = freeze(model, rev, request.at)
-    frozen.restore()
-    _check_half(fabric, request.training, frozen)
+    _measures(request, model, rev, out, labels, fabric)
+    with freeze(model, rev, request.at, whole_train=t.whole_train, batch_norm=t.batch_norm) as frozen:
+        _check_half(fabric, t, frozen)
+        optimizer_for(t, frozen.trainable())
+        check_last_batch(t, model, request.dataset, fabric.world_size, fabric.device)
     return fabric, rev, _store(request, rev, fabric, stack)
 
 
 def _start(request: Request) -> tuple[Fabric, nn.Module, Inputs, Tensor]:
     """(the devices, a copy of the model on them, some inputs there, their labels)."""
+    if request.c_rec and request.targets is not None:
+        _check_targets(request.targets)
+    check_places(request.places.store, request.places.log_dir, request.places.partial)
     check_kind(request.model)
     check_copyable(request.model)
     fabric = make_fabric(request.fabric, request.training, request.model)
@@ -273,7 +287,9 @@ def _store(request: Request, rev: Reverser, fabric: Fabric, stack: ExitStack) ->
 
 
 def _check_targets(targets: str | Path | TargetStore) -> None:
-    if targets not in (ONLINE, ANCHOR) and not isinstance(targets, TargetStore) and not Path(targets).exists():
+    if isinstance(targets, TargetStore) or targets in (ONLINE, ANCHOR):
+        return
+    if not isinstance(targets, str | Path) or not Path(targets).exists():
         raise OptionError(
             f"targets={str(targets)!r} is no target store; pass the directory of one (frpt.write_targets), "
             f'"{ONLINE}", "{ANCHOR}", or None to have targets written first'
@@ -353,13 +369,18 @@ def make_fabric(given: Fabric | None, training: Training, model: nn.Module) -> F
         nodes = max(world // max(local, 1), 1)
         several = devices * nodes > 1
         wait = None if training.timeout is None else timedelta(seconds=training.timeout)
-        fabric = Fabric(
-            accelerator=training.accelerator,
-            devices=devices,
-            num_nodes=nodes,
-            strategy="auto" if not several else "ddp" if wait is None else DDPStrategy(timeout=wait),
-            precision=_precision(training, model),  # type: ignore[arg-type]
-        )
+        strategy = "auto" if not several else "ddp" if wait is None else DDPStrategy(timeout=wait)
+        precision: Any = _precision(training, model)
+        try:
+            fabric = Fabric(
+                accelerator=training.accelerator, devices=devices, num_nodes=nodes, strategy=strategy,
+                precision=precision,
+            )  # fmt: skip
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise OptionError(
+                f"lightning-fabric refuses accelerator={training.accelerator!r}, devices={devices!r}, "
+                f"precision={precision!r}: {error} The default of accelerator= takes what there is."
+            ) from error
     if not fabric._launched:
         fabric.launch()
     return fabric

@@ -20,7 +20,7 @@ from torch import nn
 
 from frpt.common.text import html_table, table
 from frpt.errors import OptionError
-from frpt.files.atomic import write_atomic
+from frpt.files.atomic import make_folder, write_atomic
 from frpt.files.progress import Progress
 from frpt.train.objective import BOUNDS, Losses
 
@@ -124,8 +124,7 @@ class Result:
 
     def save(self, path: str | Path) -> Path:
         """Write ``model.safetensors`` (the model's state dict) and ``result.json`` into a directory; returns it."""
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_folder(path)
         state = {name: t.detach().cpu().contiguous().clone() for name, t in self.model.state_dict().items()}
         write_atomic(folder / "model.safetensors", save(state))
         write_atomic(folder / "result.json", json.dumps(self.summary(), indent=1).encode())
@@ -239,7 +238,7 @@ class RunLog:
         """Start, or go on after ``seen`` samples of an epoch (from 0)."""
         self._bar.jump_to(epoch * self._samples + seen)
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             self._board = _board(self._folder, step)
             self._write(history)
 

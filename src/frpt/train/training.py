@@ -7,6 +7,7 @@ Users pass ``training=Training(...)`` to ``post_train`` and ``compare``, or its 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, cast
@@ -94,12 +95,14 @@ class Training:
             check_whole(name, getattr(self, name), least)
         if self.partial_steps is not None:
             check_whole("partial_steps", self.partial_steps, 1)
+        if self.devices is not None:
+            check_whole("devices", self.devices, 1)
         if self.timeout is not None and not (isinstance(self.timeout, int | float) and 0 < self.timeout < 1e9):
             raise OptionError(f"timeout must be a number of seconds above 0, got {self.timeout!r}")
         for name in ("lr", "weight_decay"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not value >= 0:
-                raise OptionError(f"{name} must be a number of at least 0, got {value!r}")
+            if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise OptionError(f"{name} must be a finite number of at least 0, got {value!r}")
         if not isinstance(self.whole_train, bool):
             raise OptionError(f"whole_train must be True or False, got {self.whole_train!r}")
         if self.batch_norm not in ("train", "eval"):
