@@ -32,7 +32,7 @@ class Slow(Dataset[tuple[Tensor, int]]):
         self.reads += 1
         if self.reads == 1:
             os.write(2, b"at data\n")
-        if self.reads == 150:  # a diagnosis of 100 fits a reference to them, and then begins again
+        if self.reads == 350:  # a diagnosis of 100 fits a reference to them, looks twice at them, and then begins again
             os.write(2, b"at second pass\n")
         time.sleep(0.01)
         return self.x[index], index % 4

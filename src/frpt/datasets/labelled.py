@@ -151,24 +151,26 @@ class _Parts(Dataset[tuple[Any, Tensor]]):
 
 
 def digest_of_data(dataset: Any) -> str:
-    """sha256 of samples and labels, for telling one data set from another; of which samples, ``digests_of_data`` says.
+    """sha256 of samples and labels, for telling one data set from another.
 
+    Of all of them where the data set gives many in one call (a ``TensorDataset``), else of up to 1,024, spread evenly.
     A sample is drawn twice from the same random stream; if it differs all the same (augmentation with a generator
     of its own), only its label counts.
     """
-    return sha256_of_json([str(len(dataset)), *(f"{x} {y}" for x, y in _digests(dataset))])
+    pairs = _digests(dataset, spread(len(dataset), _DIGESTED))
+    return sha256_of_json([str(len(dataset)), *(f"{x} {y}" for x, y in pairs)])
 
 
-def digests_of_data(dataset: Any) -> tuple[str, str]:
+def digests_of_data(dataset: Any, few: Sequence[int]) -> tuple[str, str]:
     """sha256 of the samples' inputs, and of their labels, for saying which of both differs.
 
-    Of all of them where the data set gives many in one call (a ``TensorDataset``), else of up to 1,024, spread evenly.
+    Of all of them where the data set gives many in one call (a ``TensorDataset``), else of the few.
     """
-    pairs = list(_digests(dataset))
+    pairs = list(_digests(dataset, few))
     return sha256_of_json([x for x, _ in pairs]), sha256_of_json([y for _, y in pairs])
 
 
-def _digests(dataset: Any) -> Iterator[tuple[str | None, str | None]]:
+def _digests(dataset: Any, few: Sequence[int]) -> Iterator[tuple[str | None, str | None]]:
     """Of the inputs and labels of samples, or of some together; None for what is another at the second look."""
     count = len(dataset)
     together = whole_batches(dataset)
@@ -177,7 +179,7 @@ def _digests(dataset: Any) -> Iterator[tuple[str | None, str | None]]:
             yield _digest_twice(together, list(range(start, min(start + _DIGESTED, count))))
         return
     pairs = dataset if isinstance(dataset, Pairs) else Pairs(dataset)
-    for index in spread(count, _DIGESTED):
+    for index in few:
         yield _digest_twice(lambda rows: pairs[rows[0]], [index])
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _EXAMPLE = 8  # samples to capture the network with; any number above one does
 _REFERENCE = 512  # samples to fit a reference to: the default of Reference.fit
+_COMPARED = 256  # samples that tell a half-done diagnosis its data set: chosen, some seconds of decoding
 _BATCH = 1024  # most samples together: more were no faster and took more memory (benchmarks/diagnose.py)
 
 
@@ -95,7 +96,7 @@ def diagnose(
         seed: of the choice of samples that are looked at more closely.
         partial: a file for half-done work. An interrupted diagnosis leaves it behind, the same call goes on from it,
             and it is removed at the end. It is refused for another network, other options, samples or labels (all of
-            them in a ``TensorDataset``; elsewhere up to 1,024 are compared).
+            them in a ``TensorDataset``; elsewhere up to 256 are compared).
         progress: show a bar.
         collate_fn: makes a batch (inputs, labels), or a dict, of a list of items.
         **options: those of ``Reverser`` (preset, embed, margin, output, class_dim, blocks), where the network is given.
@@ -218,7 +219,7 @@ def _settings(
 ) -> dict[str, Any]:
     """What a partial file belongs to, by what an error calls it. A loss is not among it: it is of the ranking alone."""
     with own_random():
-        inputs, labels = digests_of_data(source.dataset)
+        inputs, labels = digests_of_data(source.dataset, [looked[i] for i in spread(len(looked), _COMPARED)])
     return {
         "weights": weights_of(rev.model),
         "ops of the network": [str(node.target) for node in rev.node(OUTPUT)[0].nodes],

@@ -5,7 +5,7 @@ Called by everything that opens a store for use: writing on, rewriting, ``Target
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -95,9 +95,14 @@ def dataset_differences(
     if length != manifest.count:
         return [*differences, f"it has targets for {manifest.count} samples, the data set has {length}"]
     with own_random():
-        leaves = pytree.tree_leaves(samples.item(0)[0])
-        final = model is not None or all(isinstance(leaf, Tensor | np.ndarray) for leaf in leaves)
+        final = model is not None or _plain(samples.item(0)[0])
         return differences + changed_data(samples, manifest.shards, inputs=final, most=_LOOKS)
+
+
+def _plain(inputs: Any) -> bool:
+    """Whether inputs are tensors; of a dict a model may take a part, and others have yet to be made tensors."""
+    leaves = pytree.tree_leaves(inputs)
+    return not isinstance(inputs, Mapping) and all(isinstance(leaf, Tensor | np.ndarray) for leaf in leaves)
 
 
 def setting_differences(stored: Manifest, planned: Manifest) -> list[str]:
