@@ -124,3 +124,15 @@ def test_weights_that_are_computed_cannot_be_moved() -> None:
     for i in (0, 2):
         parametrize.remove_parametrizations(model[i], "weight")
     assert bool(frpt.repair(model, X[:2], Y[:2], frpt.remember(model, X, progress=False)).fixed.all())
+
+
+def test_where_nothing_can_be_differentiated() -> None:
+    rev = frpt.Reverser(plain(), X)
+    for way in (
+        lambda: frpt.Reverser(plain(), X),
+        lambda: rev.reconstruct(X, Y, at="1"),
+        lambda: frpt.diagnose(rev, (X, Y), progress=False),
+        lambda: frpt.remember(rev, X, progress=False),
+    ):
+        with torch.inference_mode(), pytest.raises(OptionError, match=r"call it outside torch\.inference_mode"):
+            way()

@@ -22,7 +22,7 @@ from frpt.errors import InputError, OptionError
 from frpt.graph.capture import Captured, capture, eval_mode, warn_if_training, where
 from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.graph.plan import Plan, shape_text
-from frpt.graph.refused import check_kind
+from frpt.graph.refused import check_gradients, check_kind
 from frpt.options import Preset
 from frpt.options import preset as preset_of
 from frpt.reverse.backward import Walk
@@ -167,6 +167,7 @@ class Reverser:
         if not isinstance(model, nn.Module):
             raise OptionError(f"model must be an nn.Module, got {type(model).__name__}")
         check_kind(model)
+        check_gradients()
         self.model = model
         self.preset = preset_of(preset)
         self.embed: str | Embed = self.preset.embed if embed is None else embed
@@ -313,6 +314,7 @@ class Reverser:
             NonFiniteError: for NaN or infinity in the inputs or the forward pass.
             UnknownLayerError, UnreachableLayerError, IrreversibleError: as ``plan`` raises them.
         """
+        check_gradients()
         inputs = Inputs.of(x, kwargs)
         inputs.check_finite()
         single = isinstance(at, str | nn.Module)

@@ -58,6 +58,12 @@ def check_kind(model: nn.Module) -> None:
             )
 
 
+def check_gradients() -> None:
+    """Raise OptionError where torch keeps nothing to differentiate by."""
+    if torch.is_inference_mode_enabled():
+        raise OptionError("this differentiates: call it outside torch.inference_mode(); torch.no_grad() does no harm")
+
+
 def check_copyable(model: nn.Module) -> None:
     """Raise OptionError for a model that cannot be copied, as it holds tensors that are computed from its weights."""
     for name, module in model.named_modules():

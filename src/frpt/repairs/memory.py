@@ -36,6 +36,7 @@ from frpt.files.untrusted import parse_json, parse_tensors, read_regular
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import Inputs, Picker
 from frpt.graph.names import OUTPUT
+from frpt.graph.refused import check_gradients
 from frpt.repairs.curvature import Curvature, joined, on_eigenbases, rotated
 from frpt.repairs.nearest_weights import NearestWeights, Problem
 from frpt.repairs.weight_maps import Gradients, Pass, WeightMap, check_any, weight_maps
@@ -262,6 +263,7 @@ def remember(
         >>> frpt.remember(model, torch.randn(100, 4), progress=False)
         Memory(100 inputs, 2 weights, 0.0 MiB)
     """
+    check_gradients()
     if task is not None and task not in TASKS:
         raise OptionError(f"task must be {', '.join(TASKS[:-1])} or {TASKS[-1]}, got {task!r}")
     network = model.model if isinstance(model, Reverser) else model

@@ -26,7 +26,7 @@ from frpt.files.progress import Progress
 from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.final import warn_of_probabilities
 from frpt.graph.inputs import InputLike, Inputs, Picker
-from frpt.graph.refused import check_copyable
+from frpt.graph.refused import check_copyable, check_gradients
 from frpt.repairs.controls import DESCENTS, Control, Method, replayed
 from frpt.repairs.fix import Fix, Kept, Tried, run
 from frpt.repairs.memory import Memory, captured_graph, remember
@@ -138,8 +138,7 @@ def repair(
         True
     """
     started = time.perf_counter()
-    if torch.is_inference_mode_enabled():
-        raise OptionError("a repair differentiates: call it outside torch.inference_mode()")
+    check_gradients()
     inputs = Inputs.of(x)
     inputs.check_finite()
     rev = make_reverser(model, inputs.given, {"output": output})
