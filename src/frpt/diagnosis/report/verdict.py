@@ -41,7 +41,7 @@ def verdict(d: Findings) -> Verdict:
     first = next((f for name in d.ranking for f in d.layers if f.name == name), None) if wrong else None
     said = score(d.score_name, d.score)
     measured = f"has {_article(d.score_name)} of {said}" if math.isfinite(d.score) else "was diagnosed"
-    sentences = [f"{d.model} {measured} on {count:,} {_plural(count, 'sample')}.", *d.cautions]
+    sentences = [f"{d.model} {measured} on {count:,} {_plural(count, 'sample')}."]
     if wrong == 0:
         sentences.append("No sample needs a correction: the output target is met everywhere, so no layer is at fault.")
     else:
@@ -51,6 +51,7 @@ def verdict(d: Findings) -> Verdict:
             f"{needs}: at least one of {'its' if wrong == 1 else 'their'} labels is wrong." if several else f"{needs}."
         )
         sentences += _of_classes(d)
+    sentences += d.cautions
     if first is not None:
         sentences.append(_of_fault(d, first))
         if d.loss:
