@@ -107,6 +107,6 @@ def test_bad_labels_and_names() -> None:
     with pytest.raises(LabelError, match="axis"):
         embed.nearest(output, torch.tensor([0, 1]), dim=4)
     with pytest.raises(OptionError, match="max_assign"):
-        embed.Embedder("closest")(output, torch.tensor([0, 1]))
+        embed.Embedder("closest")
     with pytest.raises(LabelError, match="shape"):
         embed.Embedder(lambda out, y: out[:1])(output, torch.tensor([0, 1]))

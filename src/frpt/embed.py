@@ -202,6 +202,9 @@ class Embedder:
         m = self.margin
         if m is not None and (isinstance(m, bool) or not isinstance(m, int | float) or not 0 <= m < math.inf):
             raise OptionError(f"margin must be a finite number of at least 0, got {m!r}")
+        if isinstance(self.how, str) and self.how not in (*EMBEDDINGS, "regression"):
+            names = "nearest, max_assign, one_hot, regression, or a function"
+            raise OptionError(f"unknown embedding {self.how!r}: {names}")
 
     def picks(self, y: Tensor) -> bool:
         """Whether any output will do in which the labels win, rather than one output target."""
@@ -296,9 +299,6 @@ class Embedder:
             return regression(output, target)
         if y.is_floating_point() or self.how == "regression":
             return regression(output, y)
-        if self.how not in EMBEDDINGS:
-            names = "nearest, max_assign, one_hot, regression, or a function"
-            raise OptionError(f"unknown embedding {self.how!r}: {names}")
         if self.yes_no(output, y):
             if self.how == "one_hot":
                 sign = yes_no.signs(output, y, self.ignore_index)

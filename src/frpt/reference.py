@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from frpt.common.checks import check_seed
 from frpt.datasets.labelled import LabelledSamples, fitting_batch
 from frpt.datasets.pairs import CollateFn
 from frpt.errors import NonFiniteError, OptionError, ReferenceMismatchError
@@ -90,6 +91,7 @@ class Reference:
             >>> frpt.Reference.fit(model, data, at=["1"], progress=False)
             Reference(1; 64 samples)
         """
+        check_seed(seed)
         network = network_of(model, options)
         device = next((p.device for p in network.parameters()), None)
         source = LabelledSamples(

@@ -7,7 +7,7 @@ import time
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from tests.models import mlp
 
@@ -41,3 +41,9 @@ class Slow(Dataset[tuple[Tensor, int]]):
 def few() -> Slow:
     """A hundred of them."""
     return Slow(100)
+
+
+def quick() -> TensorDataset:
+    """Sixty samples that are there at once."""
+    x = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(x, torch.arange(60) % 4)

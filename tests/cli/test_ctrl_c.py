@@ -24,7 +24,6 @@ COMMANDS = {
     "remember": ["remember", *DATA, "--out", "memory"],
 }
 GO_ON, START_OVER = "stopped: run again to go on where it was", "stopped: nothing half-done is left, run again"
-LINE = {"layers": START_OVER, "remember": START_OVER}
 drawn = random.Random(0)
 MOMENTS = [
     ("layers", "start", drawn.uniform(0.05, 0.5)),
@@ -66,8 +65,31 @@ def test_it_ends_soon_and_says_how_to_go_on(name: str, place: str, wait: float, 
     assert took < 5
     assert "Traceback" not in text
     assert "Error" not in text
-    words = LINE.get(name, GO_ON) if place == "data" else "run again to"
-    assert words in text.splitlines()[-1]
+    assert START_OVER in text.splitlines()[-1]  # at that time nothing is finished that could be kept
+
+
+def test_no_process_of_it_is_left(tmp_path: Path) -> None:
+    """Ctrl-C to the command alone, as `kill -INT` does, where it has to be ended."""
+    parent = (
+        "import multiprocessing, os, time\n"
+        "import frpt.cli.entry as entry, frpt.cli.main as main\n"
+        "def forever():\n"
+        "    multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,)).start()\n"
+        "    os.write(2, b'at work\\n')\n"
+        "    while True:\n"
+        "        try: time.sleep(60)\n"
+        "        except BaseException: pass\n"
+        "main.app = forever\n"
+        "entry.main()\n"
+    )
+    running = begin([], tmp_path, parent)
+    assert running.stderr is not None
+    assert "at work" in running.stderr.readline()
+    running.send_signal(signal.SIGINT)
+    assert running.wait(60) == 130
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
+    running.communicate()
 
 
 def test_what_cannot_be_interrupted_is_ended(tmp_path: Path) -> None:
@@ -156,3 +178,25 @@ def test_a_stopped_diagnosis_leaves_what_it_goes_on_from(tmp_path: Path) -> None
     text, _ = stopped(running, "second pass", 0.5)
     assert running.returncode == 130, text
     assert [file.name for file in tmp_path.iterdir()] == ["page.html.partial"]
+    assert text.splitlines()[-1] == GO_ON
+
+
+@pytest.mark.parametrize(
+    ("command", "kept"),
+    [
+        ([*COMMANDS["targets"], "--batch-size", "10", "--shard-size", "10"], "store/shard-*.safetensors"),
+        ([part.replace("Slow", "few") for part in COMMANDS["train"]], "run/partial/state-*[0-9]"),
+    ],
+)
+def test_what_is_kept_is_said(command: list[str], kept: str, tmp_path: Path) -> None:
+    running = begin(command, tmp_path)
+    until = time.monotonic() + 60
+    while not any(tmp_path.glob(kept)):
+        assert running.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGINT)
+    text = running.communicate(timeout=60)[1]
+    assert running.returncode == 130, text
+    assert text.splitlines()[-1] == GO_ON
+    assert any(tmp_path.glob(kept))

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import frpt
@@ -36,6 +37,12 @@ def test_the_version() -> None:
     assert shell("--version") == (0, f"frpt {frpt.__version__}\n", "")
 
 
+def test_python_has_the_command_as_a_module() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-m", "frpt", "--version"], env=environment, text=True, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"frpt {frpt.__version__}\n", "")
+
+
 @pytest.mark.parametrize("command", ["", "layers", "train", "targets", "diagnose", "repair", "reproduce"])
 def test_help_loads_nothing_heavy(command: str) -> None:
     """Under two seconds on a free machine: no torch, numpy or pandas is loaded, which take most of that."""
@@ -59,7 +66,10 @@ WRONG = [
     (["layers", "tests.models:ResNet", "--input", "0,3,16,16"], "an input shape looks like"),
     (["layers", "tests.models:ResNet", "--input", "99999999999999999999,3"], "an input shape looks like"),
     (["layers", "tests.models:ResNet", "--input", "1000000000,1000000000"], "1000000000"),
-    (["layers", "tests.models:ResNet", "--output", "3"], "has no item 3; it is a Tensor"),
+    (["layers", "tests.models:ResNet", "--output", "3"], "the model's output is one tensor"),
+    (["diagnose", "tests.cli.slow:model", "--data", "tests.cli.slow:quick", "--output", "0"], "output is one tensor"),
+    (["layers", "tests.cli.test_shell:Both"], "pass --input once per input"),
+    (["diagnose", "tests.cli.slow:model", "--data", "tests.cli.slow:Slow", "--seed", "-1"], "--seed"),
     (["layers", ":model"], "cannot import"),
     (["layers", "..models:model"], "cannot import"),
     (["layers", "tests.models:mlp.__defaults__"], "no function that makes a model"),
@@ -75,6 +85,17 @@ WRONG = [
      "/dev/full"),
     (["navsim", "compare", "/nowhere", "/elsewhere"], "nowhere"),
 ]  # fmt: skip
+
+
+class Both(nn.Module):
+    """Its forward takes two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.one(x) + y
 
 
 def needs_something(width: int) -> None:
@@ -96,6 +117,36 @@ def test_output_that_cannot_be_written_is_said_in_one_line() -> None:
     assert code == 2
     assert text.count("\n") == 1
     assert "No space left" in text
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_full_output_throws_no_work_away(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    of = ["tests.cli.slow:model", "--data", "tests.cli.slow:quick"]
+    code, _, text = shell("diagnose", *of, "--at", "0", "--html", str(page), stdout="/dev/full")
+    assert code == 2, text
+    assert [line for line in text.splitlines() if "rror" in line] == ["error: No space left on device"]
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_nobody_reading_throws_no_work_away(tmp_path: Path) -> None:
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    words = ["repair", "tests.repairs.test_repair_command:net", "--data", "tests.repairs.test_repair_command:failures"]
+    made = runner.invoke(app, ["remember", words[1], "--data", "tests.repairs.test_repair_command:old", "--out",
+                               str(tmp_path / "memory")])  # fmt: skip
+    assert made.exit_code == 0, made.output
+    ours, theirs = os.pipe()
+    os.close(ours)
+    fix, page = tmp_path / "fix", tmp_path / "page.html"
+    words += ["--memory", str(tmp_path / "memory"), "--out", str(fix), "--report", str(page)]
+    command = [sys.executable, "-c", START, *words]
+    done = subprocess.run(command, env=environment, stdout=theirs, stderr=subprocess.PIPE, text=True)
+    os.close(theirs)
+    assert done.returncode == 1, done.stderr
+    assert "rror" not in done.stderr
+    assert page.exists()
+    assert {file.name for file in fix.iterdir()} == {"memory", "model.safetensors", "patch.safetensors"}
 
 
 OWN = [
@@ -186,6 +237,9 @@ NEVER = "tests.cli.test_shell:never"
     ("arguments", "words"),
     [
         (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER"], "it is a directory"),
+        (["diagnose", NEVER, "--data", NEVER, "--html", "."], "it is a directory"),
+        (["diagnose", NEVER, "--data", NEVER, "--html", ""], "it is a directory"),
+        (["diagnose", NEVER, "--data", NEVER, "--html", "/"], "it is a directory"),
         (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER/none/page.html"], "a directory that exists"),
         (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER/pipe"], "it is a pipe"),
         (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER/x", "--csv", "FOLDER/pipe"], "is no directory"),
@@ -198,6 +252,15 @@ NEVER = "tests.cli.test_shell:never"
         (["train", NEVER, "--data", NEVER, "--at", "0", "--out", "FOLDER", "--log-dir", "FOLDER/pipe"], "no directory"),
         (["targets", "write", NEVER, "FOLDER/pipe", "--data", NEVER, "--at", "0"], "is no directory"),
         (["demo", "--out", "FOLDER/pipe"], "is no directory"),
+        (["diagnose", NEVER, "--data", NEVER, "--html", "/proc/x.html"], "'/proc' could not be written"),
+        (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER/x", "--csv", "/proc/zz"], "'/proc/zz' could not"),
+        (["remember", NEVER, "--data", NEVER, "--out", "/proc/m"], "'/proc/m' could not be written"),
+        (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER/x", "--classes", "no.txt"], "No such file"),
+        (["diagnose", NEVER, "--data", NEVER, "--html", "FOLDER/x", "--classes", "FOLDER"], "s a directory"),
+        (["repair", NEVER, "--data", NEVER, "--memory", "x", "--out", "FOLDER", "--classes", "FOLDER/n"],
+         "No such file"),
+        (["repair", NEVER, "--data", NEVER, "--memory", "x", "--out", "FOLDER", "--std", "0.1,0"], "above 0"),
+        (["repair", NEVER, "--data", NEVER, "--memory", "x", "--out", "FOLDER", "--mean", "nan"], "must be finite"),
         (["reproduce", "table", "--out", "FOLDER/pipe"], "is no directory"),
     ],
 )  # fmt: skip

@@ -267,6 +267,26 @@ def test_labels_that_a_language_model_would_shift_are_refused() -> None:
     assert pairs_of([shifted]).collated([0])[1].tolist() == [[6, 7, 8, -100]]
 
 
+@pytest.mark.parametrize("given", [(X.numpy(), Y.numpy()), (X, Y.numpy())])
+def test_a_pair_of_numpy_arrays_is_named(given: tuple[Any, Any]) -> None:
+    with pytest.raises(InputError, match=r"an ndarray: pass tensors .* \(torch.from_numpy\(x\)"):
+        frpt.diagnose(network(), given, progress=False)
+
+
+def test_articles_fit() -> None:
+    with pytest.raises(InputError, match="an iterator is a stream"):
+        pairs_of(iterator())
+    with pytest.raises(InputError, match="sample 0 of the data set is an ndarray"):
+        pairs_of([X[0].numpy()])[0]
+
+
+class iterator:  # noqa: N801
+    """By its name, as Python's own are."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(X, Y, strict=True)
+
+
 def test_hugging_face_data_sets_and_models() -> None:
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets are an extra")
     pytest.importorskip("transformers", reason="transformers are for development only")

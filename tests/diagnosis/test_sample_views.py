@@ -102,6 +102,8 @@ def test_a_diagnosis_of_pixels_draws_its_classes() -> None:
         assert "% of its labels are right" in s.says
     with pytest.raises(OptionError, match="2 names, the output 3 classes"):
         frpt.diagnose(net, data, ["1"], class_names=names[:2], progress=False)
+    with pytest.raises(OptionError, match="class_names has 1 name, the output 3 classes"):
+        frpt.diagnose(net, data, ["1"], class_names=names[:1], progress=False)
 
 
 class Named(Dataset[tuple[Tensor, Tensor]]):

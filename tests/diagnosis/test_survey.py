@@ -310,6 +310,29 @@ def interrupted(add: Callable[..., None]) -> Callable[..., None]:
     return stops
 
 
+@pytest.mark.parametrize("stage", ["trust", "ranked", "gallery"])
+def test_a_diagnosis_stopped_after_the_pass_does_not_repeat_it(
+    stage: str, trained: tuple[nn.Module, Tensor, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x, y = trained
+    data, file = TensorDataset(x[:100], y[:100]), tmp_path / "diagnosis"
+    whole = frpt.diagnose(model, data, LAYERS, gallery=2, progress=False)
+
+    def stops(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Examination, stage, stops)
+        with pytest.raises(KeyboardInterrupt):
+            frpt.diagnose(model, data, LAYERS, gallery=2, partial=file, progress=False)
+    assert file.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(Examination, "_add", stops)
+        again = frpt.diagnose(model, data, LAYERS, gallery=2, partial=file, progress=False)
+    assert str(again) == str(whole)
+    assert not file.exists()
+
+
 class Two(nn.Module):
     """An image and a vector in, a trajectory out."""
 
@@ -431,6 +454,11 @@ def test_the_model_is_left_alone(trained: tuple[nn.Module, Tensor, Tensor]) -> N
         ({"samples": 0}, "samples"),
         ({"layouts": {"stage1": "sideways"}}, "channels_first"),
         ({"layouts": {"stage7": "channels_last"}}, "stage7"),
+        ({"seed": -1}, "seed must be a whole number"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"std": [0.2, 0.0]}, "std must be finite and above 0"),
+        ({"mean": float("nan")}, "mean must be finite"),
+        ({"workers": -1}, "workers must be a whole number"),
     ],
 )
 def test_bad_options_are_named(

@@ -195,6 +195,9 @@ def test_bad_input() -> None:
         remember(model, torch.full((4, 4), torch.nan, dtype=torch.float64), progress=False)
     with pytest.raises(OptionError, match="task"):
         remember(model, inputs(), task="other", progress=False)  # type: ignore[arg-type]
+    for wrong in ({"seed": -1}, {"seed": 1.5}, {"workers": -1}):
+        with pytest.raises(OptionError, match=f"{next(iter(wrong))} must be a whole number"):
+            remember(model, inputs(), progress=False, **wrong)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="no linear map"):
         remember(nn.Softplus(), inputs(), progress=False)
     assert frpt is not None

@@ -324,6 +324,8 @@ def test_bad_input_is_refused(trained: tuple[nn.Module, Tensor, Tensor], remembe
         repair(model, x[:1] * torch.nan, y[:1], remembered)
     with pytest.raises(InputError, match="empty"):
         repair(model, x[:0], y[:0], remembered)
+    with pytest.raises(OptionError, match="seed"):
+        repair(model, x[:1], y[:1], remembered, seed=-1)
     with pytest.raises(OptionError, match="strength"):
         repair(model, x[:1], y[:1], remembered, strength=-1.0)
 

@@ -58,6 +58,7 @@ def test_from_files_to_files(tmp_path: Path) -> None:
     said = run("repair", f"{HERE}:net", "--data", f"{HERE}:failures", "--memory", str(memory), "--out", str(out),
                "--budget", "1.0")  # fmt: skip
     assert "12 failing samples" in said
+    assert "looking for failures" in said
     repaired = net()
     repaired.load_state_dict(load_file(out / "model.safetensors"))
     x, y = failures().tensors
@@ -151,10 +152,12 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
         (["--modules", "nowhere"], "no weight that can be moved"),
         (["--mean", "a"], "numbers separated by commas"),
         (["--budget", "-1"], "budget must be a positive number"),
+        (["--margin", "nan"], "margin must be a positive number"),
     ):
         bad = runner.invoke(app, [*common, *more])
         assert bad.exit_code == 2
         assert said in bad.output
+        assert more == ["--method", "replay"] or "looking for failures" not in bad.output
     gone = runner.invoke(app, [*common[:5], str(tmp_path / "nothing"), *common[6:]])
     assert gone.exit_code == 2
     assert "cannot be read" in gone.output

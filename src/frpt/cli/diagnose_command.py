@@ -46,27 +46,28 @@ def diagnose(
     std: Numbers = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples reconstructed at a time.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes that load samples.")] = 0,
-    seed: Annotated[int, typer.Option(help="Which samples are looked at more closely.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Which samples are looked at more closely.")] = 0,
     partial: Annotated[Path | None, typer.Option(help="What a stopped diagnosis goes on from; beside --html.")] = None,
 ) -> None:
     """Say which layer the network goes wrong in, for which classes and samples, and write a report to look at."""
     from frpt.diagnosis import diagnose as run  # pictures and pages load with this command only
     from frpt.diagnosis.tables import show
 
-    with errors(resumes=True):
-        half_done = partial or html.with_name(f"{html.name}.partial")
+    half_done = partial or html.parent / f"{html.name}.partial"
+    with errors(half_done.is_file):
         check_page(html)
         check_file(half_done)
         if csv is not None:
             check_folder(csv)
+        names = class_names(classes)
         network = load_model(model)
         diagnosis = run(
             network if weights is None else loaded(network, weights), load_data(data), at,
-            class_names=class_names(classes), loss=loss, samples=samples, gallery=gallery, output=picker(output),
+            class_names=names, loss=loss, samples=samples, gallery=gallery, output=picker(output),
             preset=preset, embed=embed, margin=margin, blocks=patterns(blocks), mean=numbers(mean), std=numbers(std),
             batch_size=batch_size, workers=workers, seed=seed,
             partial=half_done,
         )  # fmt: skip
-        show(diagnosis, console)
         written = [diagnosis.to_html(html), *([] if csv is None else [diagnosis.to_csv(csv)[0].parent])]
+        show(diagnosis, console)
         console.print("\nwritten to " + ", ".join(map(str, written)), markup=False, highlight=False)

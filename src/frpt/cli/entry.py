@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -25,10 +26,16 @@ _WORDS = {
 
 
 class Stop:
-    """Whether Ctrl-C was pressed, and whether the command can go on from where it is."""
+    """Whether Ctrl-C was pressed. kept: looks whether there is anything that the same command would go on from."""
 
-    asked = False
-    resumes = False
+    def __init__(self) -> None:
+        self.asked = False
+        self.kept: Callable[[], bool] = nothing
+
+
+def nothing() -> bool:
+    """Of a command that keeps nothing."""
+    return False
 
 
 stop = Stop()
@@ -133,11 +140,21 @@ def _watch(pipe: int) -> None:
 
 def _end(*_: Any) -> None:
     """Leave at once; processes that load or train go as well."""
-    children = sys.modules.get("multiprocessing")
-    for child in children.active_children() if children is not None else ():
+    processes = sys.modules.get("multiprocessing")
+    children = [] if processes is None else processes.active_children()
+    for child in children:
         child.kill()
-    _say(_WORDS[stop.resumes])
+    for child in children:
+        child.join(0.1)  # a moment, as a rule; else it would still be listed after us
+    _say(_WORDS[_kept()])
     os._exit(INTERRUPTED)
+
+
+def _kept() -> bool:
+    try:
+        return stop.kept()
+    except OSError:  # a directory that has gone, or may not be read
+        return False
 
 
 def _say(words: str) -> None:

@@ -30,7 +30,8 @@ app.command()(reproduce)
 
 def _show_version(asked: bool) -> None:
     if asked:
-        console.print(f"frpt {frpt.__version__}", highlight=False)
+        with errors():
+            console.print(f"frpt {frpt.__version__}", highlight=False)
         raise typer.Exit
 
 
@@ -80,7 +81,7 @@ def plan(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Directory for what it writes.")] = Path("frpt-demo"),
-    seed: Annotated[int, typer.Option(help="Seed of the split and the training.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and the training.")] = 0,
     epochs: Annotated[int, typer.Option(min=1, help="Training epochs of the network.")] = 30,
     post_epochs: Annotated[int, typer.Option(min=1, help="Post-training epochs of each run.")] = 5,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the comparison.")] = 3,

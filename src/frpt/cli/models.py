@@ -11,6 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from frpt.common.text import kind_of
 from frpt.errors import InputError, OptionError
 
 if TYPE_CHECKING:  # torch takes seconds to load: not for --help
@@ -48,9 +49,7 @@ def _made(spec: str) -> tuple[nn.Module, InputLike | None]:
     made = factory if isinstance(factory, nn.Module) else _made_by(factory, spec)
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
-        raise OptionError(
-            f"{spec} returned a {type(model).__name__}, not an nn.Module or a pair (model, example_inputs)"
-        )
+        raise OptionError(f"{spec} returned {kind_of(model)}, not an nn.Module or a pair (model, example_inputs)")
     return model, inputs
 
 
@@ -64,7 +63,7 @@ def load_data(spec: str) -> Any:
 def _made_by(factory: Any, spec: str) -> Any:
     """What a function without arguments returns."""
     if not callable(factory):
-        raise OptionError(f"{spec} is a {type(factory).__name__}, and no function that makes a model or a data set")
+        raise OptionError(f"{spec} is {kind_of(factory)}, and no function that makes a model or a data set")
     try:
         inspect.signature(factory).bind()
     except TypeError as error:
@@ -156,6 +155,11 @@ def _first_that_works(model: nn.Module, shapes: list[tuple[int, ...]]) -> Tensor
         try:
             with torch.no_grad():
                 model(x)
+        except TypeError as error:  # it takes several inputs, or others than a tensor
+            raise InputError(
+                f"the model does not take a single tensor: {error}; pass --input once per input, for example "
+                "--input 2,3,96,96 --input 2,10"
+            ) from error
         except (RuntimeError, ValueError, AssertionError):
             continue
         return x

@@ -36,7 +36,7 @@ def targets(
     world: Annotated[int, typer.Option(envvar="WORLD_SIZE", help="How many writers there are.")] = 1,
 ) -> None:
     """Write the targets of every sample in the cache; run again after an interruption, it goes on from there."""
-    with errors(resumes=True):
+    with errors(lambda: any(cache.rglob("frpt_target_*.gz"))):
         from frpt.navsim import write_cached_targets
 
         written = write_cached_targets(

@@ -25,6 +25,7 @@ from frpt.cli.shared import (
     numbers,
     picker,
 )
+from frpt.common.checks import check_normalisation
 from frpt.errors import OptionError
 from frpt.files.atomic import check_file, check_folder, make_folder, write_atomic
 
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from frpt.common.asked import Task
+    from frpt.datasets.labelled import LabelledSamples
     from frpt.repairs.controls import Method
     from frpt.repairs.nearest_weights import Loss
+    from frpt.reverser import Reverser
 
 Data = Annotated[str, typer.Option(metavar="package.module:factory", help="A map-style data set, (inputs, label).")]
 Weights = Annotated[Path | None, typer.Option(help="A safetensors file to load into the model first.")]
@@ -48,7 +51,7 @@ def remember(
     samples: Annotated[int, typer.Option(min=1, help="At most so many inputs.")] = 500,
     regression: Annotated[bool, typer.Option(help="The outputs are numbers, and no scores of classes.")] = False,
     binary: Annotated[bool, typer.Option(help="Each output says yes or no (several labels a sample).")] = False,
-    seed: Annotated[int, typer.Option(help="Of the choice of inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the choice of inputs.")] = 0,
     output: Output = None,
     workers: Workers = 0,
 ) -> None:
@@ -96,32 +99,43 @@ def repair(
     classes: Classes = None,
     mean: Numbers = None,
     std: Numbers = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
     output: Output = None,
 ) -> None:
     """Fix the failing samples of a data set with the nearest weights; the model's own file is not touched."""
+    from frpt.datasets.labelled import LabelledSamples
+    from frpt.graph.inputs import Inputs
     from frpt.repairs import Memory
     from frpt.repairs import repair as fixed
+    from frpt.repairs.repair import check_options
+    from frpt.reverser import Reverser
 
     with errors():
         if loss not in (None, "logistic", "hinge"):
             raise OptionError(f"--loss must be logistic or hinge, got {loss!r}")
         check_folder(out)
         check_page(report)
-        network, dataset = _network(model, weights), load_data(data)
         names, pixels = class_names(classes), (numbers(mean), numbers(std))
+        check_normalisation(*pixels)
+        moved = modules.split(",") if modules not in (None, "auto") else cast("Literal['auto'] | None", modules)
+        how, lost = cast("Method", method), cast("Loss | None", loss)
+        network, dataset = _network(model, weights), load_data(data)
         held = Memory.load(memory)
-        x, y = _failing(network, dataset, most, picker(output))
+        held.check(network)
+        samples = LabelledSamples(dataset, model=network, once=True)
+        first = next(iter(samples.batches([range(min(2, samples.count))], 2)))[1]
+        rev = Reverser(network, Inputs.of(first).first(2).given, output=picker(output))
+        check_options(rev, moved, how, lost, margin, budget)
+        x, y = _failing(rev, samples, most)
         fix = fixed(
-            network, x, y, held, keep=None if keep is None else load_data(keep), method=cast("Method", method),
-            modules=modules.split(",") if modules not in (None, "auto") else cast("Literal['auto'] | None", modules),
-            loss=cast("Loss | None", loss), margin=margin, budget=budget, seed=seed, output=picker(output),
+            network, x, y, held, keep=None if keep is None else load_data(keep), method=how, modules=moved, loss=lost,
+            margin=margin, budget=budget, seed=seed, output=picker(output),
         )  # fmt: skip
-        console.print(str(fix), markup=False, highlight=False)
         make_folder(out)
         fix.memory.save(out / "memory")
         write_atomic(out / "model.safetensors", _bytes(fix.model))
         fix.diff.save(out / "patch.safetensors")
+        console.print(str(fix), markup=False, highlight=False)
         console.print(f"patch.safetensors, model.safetensors and memory written to {out}", markup=False)
         if report is not None:
             from frpt.diagnosis import diagnose
@@ -166,19 +180,16 @@ def _network(model: str, weights: Path | None) -> nn.Module:
     return network.eval()
 
 
-def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None) -> tuple[Any, Tensor]:
+def _failing(rev: Reverser, samples: LabelledSamples, most: int) -> tuple[Any, Tensor]:
     """The first samples whose label does not win; of regression targets the first samples."""
     import torch
 
-    from frpt.datasets.labelled import LabelledSamples
     from frpt.embed import as_labels
     from frpt.files.progress import Progress
     from frpt.graph.inputs import Inputs, pick
-    from frpt.reverser import Reverser
 
-    samples = LabelledSamples(dataset, model=model, once=True)
     wrong: list[int] = []
-    looked, embedder = 0, None
+    looked = 0
     with Progress("looking for failures", samples.count) as bar:
         for rows, x, y in samples.batches([range(samples.count)], 256):
             inputs = Inputs.of(x)
@@ -186,10 +197,9 @@ def _failing(model: nn.Module, dataset: Any, most: int, output: str | int | None
                 wrong += list(rows)
             else:
                 with torch.no_grad():
-                    out = pick(model(*inputs.args, **inputs.kwargs), output)
+                    out = pick(rev.model(*inputs.args, **inputs.kwargs), rev.output)
                 y = as_labels(y)
-                embedder = embedder or Reverser(model, inputs.first(2).given, output=output).embedder
-                bad = (embedder.leads(out, y) <= 0).reshape(len(y), -1).any(1)
+                bad = (rev.embedder.leads(out, y) <= 0).reshape(len(y), -1).any(1)
                 wrong += [row for row, fails in zip(rows, bad.tolist(), strict=True) if fails]
             looked += len(rows)
             bar.advance(len(rows), f"{len(wrong)} fail")

@@ -55,7 +55,7 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
 ) -> None:
     """Run a table or figure of the paper, or what is missing of it, and set the result beside the paper's numbers."""
-    with errors(resumes=True):
+    with errors(lambda: any(any(out.rglob(f"*.{ending}")) for ending in ("safetensors", "csv"))):
         check_folder(out)
         lab = laboratory()
         if list_:

@@ -6,7 +6,7 @@ Every module of ``frpt.cli`` takes its common arguments from here, so that they 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from frpt.cli.entry import stop
+from frpt.cli.entry import nothing, stop
 from frpt.cli.models import load
 from frpt.cli.own_code import OwnError, own_error
 from frpt.errors import FrptError, OptionError
@@ -25,7 +25,28 @@ if TYPE_CHECKING:  # torch takes seconds to load: not for --help
 
     from frpt.reverser import Reverser
 
-console = Console(soft_wrap=True)
+
+class _Output(Console):
+    """Standard output that may be full, or that nobody reads any more: the work goes on, ``errors`` ends with it."""
+
+    refused: OSError | None = None
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        try:
+            super().print(*objects, **options)
+        except OSError as error:
+            self.refused, self.quiet = error, True
+
+    def on_broken_pipe(self) -> None:
+        """Called while the error is handled; by default it would leave at once."""
+        raise
+
+    def begin(self) -> None:
+        """Nothing is refused yet."""
+        self.refused, self.quiet = None, False
+
+
+console = _Output(soft_wrap=True)
 
 ModelSpec = Annotated[str, typer.Argument(metavar="package.module:factory", help="Where the model comes from.")]
 InputShape = Annotated[
@@ -38,17 +59,21 @@ Margin = Annotated[float | None, typer.Option(help="By how much the label's scor
 Blocks = Annotated[str | None, typer.Option(help="finest, stages, or module patterns separated by commas.")]
 Classes = Annotated[str | None, typer.Option(help="Class names separated by commas, or a file of lines.")]
 Numbers = Annotated[str | None, typer.Option(help="Of the inputs' normalisation, a number or one for each channel.")]
+SHARDS = "shard-*.safetensors"
+"""Of a target store, as a pattern of names."""
 Workers = Annotated[int, typer.Option(min=0, help="Processes that load samples.")]
 
 
 @contextmanager
-def errors(resumes: bool = False) -> Iterator[None]:
+def errors(kept: Callable[[], bool] = nothing) -> Iterator[None]:
     """Our own errors, and files that the system refuses, as one red line and exit code 2.
 
     What the user's own factory or data set raised is shown from the first line of the user's code on, with exit code 1
-    unless it is one of these. resumes: the same command, called again after it was stopped, goes on where it was.
+    unless it is one of these. What standard output refused is raised when the work is done. kept: asked when the
+    command is stopped, whether there is anything that the same command, called again, would go on from.
     """
-    stop.resumes = resumes
+    stop.kept = kept
+    console.begin()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning)
@@ -68,6 +93,8 @@ def errors(resumes: bool = False) -> Iterator[None]:
             raise
         _say_own(own)
         raise typer.Exit(1) from error
+    if console.refused is not None:
+        raise console.refused
 
 
 def _say(error: str) -> None:
@@ -145,9 +172,17 @@ def class_names(classes: str | None) -> list[str] | None:
     """``--classes``: names separated by commas, or the lines of a file."""
     if classes is None:
         return None
-    if "," in classes or not Path(classes).is_file():
+    file = Path(classes)
+    if "," in classes or not (file.exists() or file.suffix or file.name != classes):
         return classes.split(",")
-    return [line.strip() for line in Path(classes).read_text().splitlines() if line.strip()]
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"--classes {classes} cannot be read: {getattr(error, 'strerror', None) or error}; name a text file with a "
+            "class on each line, or pass the names separated by commas"
+        ) from error
+    return [line.strip() for line in lines if line.strip()]
 
 
 def numbers(text: str | None) -> list[float] | None:

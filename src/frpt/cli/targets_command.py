@@ -10,6 +10,7 @@ from rich.table import Table
 
 from frpt.cli.models import load_data
 from frpt.cli.shared import (
+    SHARDS,
     Blocks,
     EmbedName,
     InputShape,
@@ -59,7 +60,7 @@ def write(
     """Reconstruct the targets of a data set; run again after an interruption, it goes on where it was stopped."""
     from frpt.targets import write_targets
 
-    with errors(resumes=True):
+    with errors(lambda: any(store.glob(SHARDS))):
         check_folder(store)
         dataset = load_data(data)
         rev = reverser(model, input, output, preset, blocks, embed, margin, dataset)
@@ -90,7 +91,7 @@ def verify(
     """Read every byte and name the shards that are not what was written (exit code 1); --rewrite writes them again."""
     from frpt.targets import TargetStore, rewrite_damaged
 
-    with errors(resumes=rewrite is not None):
+    with errors(lambda: rewrite is not None):
         opened = TargetStore(store)
         if rewrite is not None:
             if data is None:

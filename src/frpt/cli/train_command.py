@@ -13,10 +13,12 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from frpt.cli.models import load_data, load_model
-from frpt.cli.shared import ModelSpec, Output, console, errors, loaded, picker
+from frpt.cli.shared import SHARDS, ModelSpec, Output, console, errors, loaded, picker
 from frpt.files.atomic import check_folder, make_folder
 
 Folder = Path | None
+STATES = f"state-{10 * '[0-9]'}"
+"""Of half-done runs (``frpt.train.resume``), as a pattern of names; those that are being written end otherwise."""
 
 
 def train(
@@ -60,7 +62,13 @@ def train(
     """Post-train the part of a model before a layer; run again after an interruption, it goes on where it was."""
     from frpt.train import Training, compare, post_train  # lightning_fabric loads with this command only
 
-    with errors(resumes=True):
+    half_done = partial or out / "partial"
+
+    def kept() -> bool:
+        """A state of a run, or targets that it has written."""
+        return any(half_done.rglob(STATES)) or (store is not None and any(store.glob(SHARDS)))
+
+    with errors(kept):
         for folder in (out, store, partial, log_dir):
             if folder is not None:
                 check_folder(folder)
@@ -72,7 +80,6 @@ def train(
             batch_norm=cast("Literal['train', 'eval']", batch_norm),
         )  # fmt: skip
         make_folder(out)
-        half_done = partial or out / "partial"
         logs, first = log_dir or out, os.environ.get("RANK", "0") == "0"
         if compare_arms:
             comparison = compare(

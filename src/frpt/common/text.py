@@ -1,4 +1,4 @@
-"""Percentages in one way everywhere; tables as plain text, and as HTML for notebooks."""
+"""Percentages, counts and kinds of things in words, everywhere the same; tables as plain text and as HTML."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ def percent(share: float | None) -> str:
     digits = 1 if size >= 1 else 2
     shown = f"{min(size, 99.9):.{digits}f}"
     return f"{sign if float(shown) else ''}{shown} %"
+
+
+def kind_of(value: object) -> str:
+    """Its class with the article: a list, an iterator."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' or name == 'ndarray' else 'a'} {name}"
+
+
+def counted(count: int, what: str) -> str:
+    """1 name, 2 names."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from frpt.common.checks import check_whole
 from frpt.datasets.pairs import CollateFn, Pairs, fetch, pair, pairs_of, shapes_of, unequal_batches, whole_batches
 from frpt.datasets.seeds import seed_all
 from frpt.errors import DataError
@@ -53,6 +54,7 @@ class LabelledSamples:
         once: bool = False,
         most: int | None = None,
     ) -> None:
+        check_whole("workers", workers, 0)
         self.dataset = pairs_of(
             dataset, collate_fn=collate_fn, model=model, labelled=labelled, once=once, most=most
         )  # fmt: skip

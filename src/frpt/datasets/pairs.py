@@ -28,6 +28,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from frpt.common.text import kind_of
 from frpt.datasets.seeds import own_random
 from frpt.errors import InputError, LabelError
 
@@ -97,7 +98,7 @@ class Pairs(Dataset[tuple[Any, Any]]):
             return _tensors(item[0]) if isinstance(item[0], Mapping) else item[0], item[1]
         if not self.labelled and not isinstance(item, list):
             return item[0] if isinstance(item, tuple) and len(item) == 1 else item, 0
-        shape = f"{len(item)} things" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
+        shape = f"{len(item)} things" if isinstance(item, tuple | list) else kind_of(item)
         raise InputError(
             f"{what} {shape}, not a pair (inputs, label) or a dict; inputs may be a tensor, a tuple or a dict of "
             "tensors. A collate_fn= may bring items into that form."
@@ -138,6 +139,11 @@ def pairs_of(
                 f"the {what} has {len(dataset[0])} inputs and {len(dataset[1])} labels: there must be as many of both"
             )
         return pairs_of(TensorDataset(*dataset), collate_fn=collate_fn, model=model)
+    if isinstance(dataset, tuple) and len(dataset) == 2 and any(isinstance(part, np.ndarray) for part in dataset):
+        raise InputError(
+            f"the {what} is a pair of {' and '.join(map(kind_of, dataset))}: pass tensors of the types that the "
+            "network takes, for example (torch.from_numpy(x).float(), torch.from_numpy(y))"
+        )
     if isinstance(dataset, _BaseDataLoaderIter):
         raise InputError(
             f"the {what} is iter(DataLoader), which gives batches, and cannot say how many of what size: pass the "
@@ -273,7 +279,7 @@ def as_label_tensor(labels: Any, first: int) -> Tensor:
         return torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError) as error:
         raise LabelError(
-            f"labels must be numbers or tensors, sample {first} of the data set has a {type(labels).__name__}"
+            f"labels must be numbers or tensors, sample {first} of the data set has {kind_of(labels)}"
             f"{f' of {type(labels[0]).__name__}' if isinstance(labels, list | tuple) and labels else ''}; encode class "
             "names as ids"
         ) from error
@@ -412,4 +418,4 @@ def _split_rows(inputs: Any, labels: Any) -> list[tuple[Any, Any]]:
 
 
 def _name(dataset: Any) -> str:
-    return f"a {type(dataset).__name__}" if not isinstance(dataset, DataLoader) else "a DataLoader over a stream"
+    return kind_of(dataset) if not isinstance(dataset, DataLoader) else "a DataLoader over a stream"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from frpt.common.text import percent
+from frpt.common.text import counted, percent
 from frpt.datasets.labelled import LabelledSamples, sample_bytes
 from frpt.diagnosis.findings import Array, LayerFinding, PairFinding, SampleTable, Specimen
 from frpt.diagnosis.layer_axes import axes
@@ -79,6 +79,7 @@ class Examination:
                 bar.advance(len(part))
                 if saved.due:
                     saved.save(self._state())
+            saved.save(self._state())  # what follows may be stopped as well
         except BaseException:
             if self._whole and len(self.rows):  # not in the middle of a batch's sums
                 saved.save(self._state())
@@ -313,8 +314,8 @@ def _names(given: Sequence[str] | Mapping[Any, str] | None, classes: int) -> tup
         given = _by_number(given, classes)
     if given is not None and len(given) != classes:
         raise OptionError(
-            f"class_names has {len(given)} names, the output {classes} classes; pass one name for each class (of "
-            "labels of yes and no, for each output)"
+            f"class_names has {counted(len(given), 'name')}, the output {classes} classes; pass one name for each "
+            "class (of labels of yes and no, for each output)"
             if classes
             else "class_names was given, but the labels are neither class ids, one for each sample, nor yes and no to "
             "each of a few outputs (b, outputs); leave class_names out"

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Subset
 
+from frpt.common.text import counted
 from frpt.diagnosis.findings import Array
 from frpt.errors import OptionError
 
@@ -59,7 +60,10 @@ def namer(dataset: Any, given: Names | None) -> Callable[[int], str]:
 
 def _from_list(given: Sequence[str], count: int) -> Callable[[int], str]:
     if isinstance(given, str) or len(given) != count:
-        raise OptionError(f"sample_names has {len(given)} names, the data set {count} samples; pass one for each")
+        raise OptionError(
+            f"sample_names has {counted(len(given), 'name')}, the data set {counted(count, 'sample')}; pass one for "
+            "each"
+        )
     return lambda i: str(given[i])
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from torch import nn
 
+from frpt.common.checks import check_normalisation, check_seed
 from frpt.datasets.labelled import LabelledSamples, digests_of_data, fitting_batch, spread
 from frpt.datasets.pairs import CollateFn
 from frpt.datasets.seeds import own_random
@@ -116,6 +117,8 @@ def diagnose(
         >>> page = diagnosis.to_html(folder / "report.html")
     """
     _check(samples, gallery, pairs, batch_size)
+    check_seed(seed)
+    check_normalisation(mean, std)
     if loss is not None and loss not in LOSSES:
         raise OptionError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
     network = network_of(model, options)

@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,8 +85,10 @@ def check_folder(path: str | Path) -> None:
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not there.is_dir():
         raise refused(folder, NotADirectoryError(errno.ENOTDIR, f"{there} is no directory"))
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise refused(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    try:
+        tempfile.TemporaryFile(dir=there).close()  # of no name; what rights say is not what every file system does
+    except OSError as error:
+        raise refused(folder, error) from error
 
 
 def check_file(path: str | Path) -> None:

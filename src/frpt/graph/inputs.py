@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from frpt.common.text import kind_of
 from frpt.errors import InputError, NonFiniteError, OutputError
 
 Picker = str | int | None
@@ -192,6 +193,11 @@ def pick(out: Any, selector: Picker) -> Tensor:
     """The tensor that ``output=`` names; without it a lone tensor, or the field ``logits``."""
     if selector is None:
         picked = _default(out)
+    elif isinstance(out, Tensor):
+        raise OutputError(
+            f"output={selector!r} does not apply: the model's output is one tensor, and no tuple, dict or object to "
+            "choose from; leave output= out"
+        )
     elif isinstance(selector, int):
         picked = _index(out, selector)
     else:
@@ -199,9 +205,7 @@ def pick(out: Any, selector: Picker) -> Tensor:
         if picked is None:
             raise OutputError(f"the model's output has no field {selector!r}; it has {_describe(out)}")
     if not isinstance(picked, Tensor):
-        raise OutputError(
-            f"output={selector!r} is a {type(picked).__name__}, not a tensor; the output is {_describe(out)}"
-        )
+        raise OutputError(f"output={selector!r} is {kind_of(picked)}, not a tensor; the output is {_describe(out)}")
     return picked
 
 
@@ -220,7 +224,7 @@ def _default(out: Any) -> Any:
 def _field(out: Any, name: str) -> Any:
     if isinstance(out, Mapping):
         return out.get(name)
-    return getattr(out, name, None) if not isinstance(out, Tensor) else None
+    return getattr(out, name, None)
 
 
 def _index(out: Any, index: int) -> Any:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from frpt.common.asked import TASKS, Task, divergence, drawn, scores
 from frpt.common.batch_axis import BatchAxis
+from frpt.common.checks import check_seed, check_whole
 from frpt.datasets.labelled import LabelledSamples
 from frpt.datasets.pairs import CollateFn
 from frpt.errors import InputError, MemoryMismatchError, OptionError
@@ -266,6 +267,8 @@ def remember(
     check_gradients()
     if task is not None and task not in TASKS:
         raise OptionError(f"task must be {', '.join(TASKS[:-1])} or {TASKS[-1]}, got {task!r}")
+    check_seed(seed)
+    check_whole("workers", workers, 0)
     network = model.model if isinstance(model, Reverser) else model
     batches = OldInputs(inputs, samples, seed, workers, collate_fn, network)
     rev = make_reverser(model, next(iter(batches)).first(_EXAMPLE).given, {"output": output})

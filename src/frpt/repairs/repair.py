@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from frpt.common.asked import Task, fitting, task_of
+from frpt.common.checks import check_seed
 from frpt.datasets.labelled import whole_set
 from frpt.embed import as_labels
 from frpt.errors import InputError, LabelError, OptionError
@@ -139,6 +140,7 @@ def repair(
     """
     started = time.perf_counter()
     check_gradients()
+    check_seed(seed)
     inputs = Inputs.of(x)
     inputs.check_finite()
     rev = make_reverser(model, inputs.given, {"output": output})
@@ -202,6 +204,17 @@ def repair(
         memory_before=memory,
         method=method,
     )
+
+
+def check_options(
+    rev: Reverser, modules: Sequence[str] | Literal["auto"] | None, method: Method, loss: Loss | None,
+    margin: float | None, budget: float | None,
+) -> None:  # fmt: skip
+    """Refuse what ``repair`` would refuse of these; ``frpt repair`` calls it before it looks for failures."""
+    _solver(method, loss, margin)
+    _choice(method, "classification", None, budget)
+    if modules != "auto":
+        chosen(weight_maps(captured_graph(rev))[0], modules)
 
 
 def _memory(

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from frpt.common.checks import check_whole
 from frpt.common.imports import without_a_trace
 from frpt.common.text import percent
 from frpt.datasets.labelled import spread
@@ -58,7 +59,7 @@ from frpt.train.rehearsal import (
 )
 from frpt.train.resume import Partial
 from frpt.train.tap import FeatureTap
-from frpt.train.training import Training, check_whole
+from frpt.train.training import Training
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from frpt.common.checks import check_whole
 from frpt.errors import OptionError
 from frpt.files.digest import described
 from frpt.reverser import ReverserOptions, check_names
@@ -180,9 +181,3 @@ def _check_call(name: str, function: Callable[..., Any]) -> None:
         called = ", ".join(_CALLED_WITH[name])
         shown = getattr(function, "__name__", type(function).__name__)
         raise OptionError(f"{name}= is called with ({called}), and {shown}{signature} does not take that") from error
-
-
-def check_whole(name: str, value: Any, least: int) -> None:
-    """Refuse what is no whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from frpt.common.checks import check_whole
 from frpt.datasets.pairs import as_label_tensor, inputs_taken, pair
 from frpt.errors import NonFiniteError, OptionError, TapError
 from frpt.graph.inputs import Inputs
@@ -23,7 +24,6 @@ from frpt.train.batches import on_device
 from frpt.train.frozen import Frozen, freeze
 from frpt.train.objective import AnchorSupply, LossBalance, OnlineSupply, StoredSupply, TargetSupply
 from frpt.train.tap import FeatureTap
-from frpt.train.training import check_whole
 
 Kind = Literal["online", "anchor", "stored"]
 KINDS = ("online", "anchor", "stored")
