@@ -120,3 +120,5 @@ def test_modules_are_chosen_by_name() -> None:
     assert chosen(maps, None) == maps
     with pytest.raises(OptionError, match=r"no weight that can be moved is in \['7'\]"):
         chosen(maps, ["0", "7"])
+    with pytest.raises(OptionError, match=r"no weight that can be moved is in \['2\.w'\]"):
+        chosen(maps, ["2", "2.w"])  # the beginning of a name is none

@@ -146,8 +146,9 @@ def chosen(maps: Sequence[WeightMap], modules: Sequence[str] | None) -> list[Wei
     """Those inside some modules, by their names; all of them by default."""
     if modules is None:
         return list(maps)
-    picked = [m for m in maps if any(m.name == name or m.name.startswith(f"{name}.") for name in modules)]
-    missing = [name for name in modules if not any(m.name.startswith(name) for m in maps)]
+    inside = {name: [m for m in maps if m.name == name or m.name.startswith(f"{name}.")] for name in modules}
+    picked = [m for m in maps if any(m in found for found in inside.values())]
+    missing = [name for name, found in inside.items() if not found]
     if missing or not picked:
         known = ", ".join(m.name.removesuffix(".weight") for m in maps)
         raise OptionError(f"modules: no weight that can be moved is in {missing or list(modules)}; there are {known}")
