@@ -129,7 +129,6 @@ def test_weights_that_are_computed_cannot_be_moved() -> None:
 def test_where_nothing_can_be_differentiated() -> None:
     rev = frpt.Reverser(plain(), X)
     for way in (
-        lambda: frpt.Reverser(plain(), X),
         lambda: rev.reconstruct(X, Y, at="1"),
         lambda: frpt.diagnose(rev, (X, Y), progress=False),
         lambda: frpt.remember(rev, X, progress=False),

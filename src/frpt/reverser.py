@@ -167,7 +167,6 @@ class Reverser:
         if not isinstance(model, nn.Module):
             raise OptionError(f"model must be an nn.Module, got {type(model).__name__}")
         check_kind(model)
-        check_gradients()
         self.model = model
         self.preset = preset_of(preset)
         self.embed: str | Embed = self.preset.embed if embed is None else embed

@@ -21,6 +21,7 @@ from frpt.diagnosis.sample_views import Names, Words, namer
 from frpt.diagnosis.sums import PartialDiagnosis
 from frpt.diagnosis.trust import advise
 from frpt.errors import OptionError
+from frpt.files.atomic import check_file
 from frpt.files.digest import described, options_of, weights_of
 from frpt.files.progress import Progress
 from frpt.graph.names import OUTPUT
@@ -117,6 +118,8 @@ def diagnose(
         >>> page = diagnosis.to_html(folder / "report.html")
     """
     _check(samples, gallery, pairs, batch_size)
+    if partial is not None:
+        check_file(partial)
     check_seed(seed)
     check_normalisation(mean, std)
     if loss is not None and loss not in LOSSES:

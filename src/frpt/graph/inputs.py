@@ -145,10 +145,10 @@ class Inputs:
         return Inputs(args, kwargs)
 
     def check_like(self, other: Inputs, what: str) -> None:
-        """Refuse samples of other shapes or types than those to be repaired. what: begins the error."""
-        mine, theirs = ([(tuple(t.shape[1:]), t.dtype) for t in i.tensors] for i in (self, other))
+        """Refuse samples of other shapes than those to be repaired. what: begins the error."""
+        mine, theirs = ([tuple(t.shape[1:]) for t in i.tensors] for i in (self, other))
         if mine != theirs:
-            raise InputError(f"{what}its samples are {_kinds(mine)}, those to be repaired {_kinds(theirs)}")
+            raise InputError(f"{what}its samples have the shapes {mine}, those to be repaired {theirs}")
 
     def check_finite(self, what: str = "") -> None:
         """Refuse NaN and infinity. what: begins the error."""
@@ -255,8 +255,3 @@ def _describe(out: Any) -> str:
 def _kind(value: Any) -> str:
     """Its class; of any tensor, also one that a graph is captured with, simply that."""
     return "Tensor" if isinstance(value, Tensor) else type(value).__name__
-
-
-def _kinds(samples: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
-    """Shapes and types of samples, in words."""
-    return " and ".join(f"{str(dtype).removeprefix('torch.')} {shape}" for shape, dtype in samples)

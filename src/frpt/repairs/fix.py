@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 
 from frpt.common.text import html_table, percent, table
 from frpt.files.digest import weights_of
-from frpt.graph.capture import eval_mode
+from frpt.graph.capture import Captured, eval_mode
 from frpt.graph.inputs import Inputs, Picker, pick
 from frpt.graph.names import OUTPUT
 from frpt.repairs.memory import Memory, Repaired, remember
+from frpt.repairs.nearest_weights import Problem
 from frpt.repairs.patch import Patch
 from frpt.repairs.ranking import outermost, output_first
 from frpt.reverser import Layer, Reverser, layer_names
@@ -55,6 +57,37 @@ class Kept:
             f"of {self.count} old samples {len(self.broken)} broke and {len(self.mended)} were mended: "
             f"{percent(self.right_before / self.count)} right before, {percent(after / self.count)} now"
         )
+
+
+class Held:
+    """Old samples: what they were, and what a change of the weights makes of them."""
+
+    def __init__(self, captured: Captured, keep: tuple[Any, Tensor], problem: Problem) -> None:
+        inputs = Inputs.of(keep[0])
+        labels = keep[1].to(problem.labels.device)
+        judged = 0 if problem.right is None else inputs.batch  # all by the owner, or none as a sample to be fixed
+        self.problem = Problem(
+            captured, problem.maps, problem.plain, inputs, labels, problem.options, judged, problem.right
+        )
+        self.before = self.problem.met(self.problem.outputs(self.problem.nothing))
+        self.chooses = torch.arange(inputs.batch) % 2 == 0
+
+    def net_broken(self, change: dict[str, Tensor]) -> float:
+        """On the half that chooses: the share of old samples that are wrong now, less that of before."""
+        after = self.problem.met(self.problem.outputs(change))
+        lost = self.before.double() - after.double()
+        return float(lost[self.chooses].mean())
+
+    def report(self, change: dict[str, Tensor]) -> Kept:
+        """On the other half."""
+        after = self.problem.met(self.problem.outputs(change))[~self.chooses]
+        before = self.before[~self.chooses]
+        broken, mended = before & ~after, ~before & after
+        rows = (~self.chooses).nonzero().squeeze(1)
+        return Kept(
+            len(before), int(before.sum()), rows[broken.cpu()], rows[mended.cpu()], self.problem.inputs,
+            self.problem.labels,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from frpt.graph.final import warn_of_probabilities
 from frpt.graph.inputs import InputLike, Inputs, Picker
 from frpt.graph.refused import check_copyable, check_gradients
 from frpt.repairs.controls import DESCENTS, Control, Method, replayed
-from frpt.repairs.fix import Fix, Kept, Tried, run
+from frpt.repairs.fix import Fix, Held, Tried, run
 from frpt.repairs.memory import Memory, captured_graph, remember
 from frpt.repairs.nearest_weights import Loss, NearestWeights, Problem, Right, Weights
 from frpt.repairs.notes import MORE, notes_on, on_the_change
@@ -174,7 +174,7 @@ def repair(
             )  # fmt: skip
         bar.describe("repairing")
         met = problem.met(problem.outputs(problem.nothing))
-        held = None if keep is None else _Held(captured, keep, problem)
+        held = None if keep is None else Held(captured, keep, problem)
         tried = _tried(problem, choice, held, met, memory.scale, bar)
     best = _best(tried, choice, held is not None, met)
     best, repaired, fixed = _repaired(rev, captured, problem, best, met)
@@ -305,39 +305,8 @@ class _Attempt:
     """Share of the old samples it broke, less what it mended; NaN without old samples."""
 
 
-class _Held:
-    """Old samples: what they were, and what a change of the weights makes of them."""
-
-    def __init__(self, captured: Captured, keep: tuple[Any, Tensor], problem: Problem) -> None:
-        inputs = Inputs.of(keep[0])
-        labels = keep[1].to(_outputs(captured, inputs.first(2)).device)
-        judged = 0 if problem.right is None else inputs.batch  # all by the owner, or none as a sample to be fixed
-        self.problem = Problem(
-            captured, problem.maps, problem.plain, inputs, labels, problem.options, judged, problem.right
-        )
-        self.before = self.problem.met(self.problem.outputs(self.problem.nothing))
-        self.chooses = torch.arange(inputs.batch) % 2 == 0
-
-    def net_broken(self, change: dict[str, Tensor]) -> float:
-        """On the half that chooses: the share of old samples that are wrong now, less that of before."""
-        after = self.problem.met(self.problem.outputs(change))
-        lost = self.before.double() - after.double()
-        return float(lost[self.chooses].mean())
-
-    def report(self, change: dict[str, Tensor]) -> Kept:
-        """On the other half."""
-        after = self.problem.met(self.problem.outputs(change))[~self.chooses]
-        before = self.before[~self.chooses]
-        broken, mended = before & ~after, ~before & after
-        rows = (~self.chooses).nonzero().squeeze(1)
-        return Kept(
-            len(before), int(before.sum()), rows[broken.cpu()], rows[mended.cpu()], self.problem.inputs,
-            self.problem.labels,
-        )  # fmt: skip
-
-
 def _tried(
-    problem: Problem, choice: Strengths, held: _Held | None, right: Tensor, scale: float, bar: Progress
+    problem: Problem, choice: Strengths, held: Held | None, right: Tensor, scale: float, bar: Progress
 ) -> list[_Attempt]:
     """Weights for one strength after the other, until all samples are right or the budget is used up."""
     tried: list[_Attempt] = []
@@ -363,7 +332,7 @@ def _attempt(
     problem: Problem,
     strength: float,
     start: dict[str, Tensor] | None,
-    held: _Held | None,
+    held: Held | None,
     scale: float,
     bar: Progress,
 ) -> _Attempt:
