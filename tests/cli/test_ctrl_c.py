@@ -184,7 +184,10 @@ def test_a_stopped_diagnosis_leaves_what_it_goes_on_from(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("command", "kept"),
     [
-        ([*COMMANDS["targets"], "--batch-size", "10", "--shard-size", "10"], "store/shard-*.safetensors"),
+        (
+            [*COMMANDS["targets"], "--batch-size", "10", "--shard-size", "10", "--mode", "delta"],
+            "store/shard-*.safetensors",
+        ),
         ([part.replace("Slow", "few") for part in COMMANDS["train"]], "run/partial/state-*[0-9]"),
     ],
 )
