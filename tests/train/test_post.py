@@ -503,3 +503,19 @@ def test_float16_is_named() -> None:
     slow = train(model, data, targets="anchor", optimizer=lambda p: torch.optim.SGD(p, 1e-2))
     assert 0 < slow.last.task_loss < 9
     assert train(network().bfloat16(), TensorDataset(x.bfloat16(), y), targets="anchor").last.task_loss < 9
+
+
+def test_a_loss_that_wants_whole_batches_is_given_them() -> None:
+    """The trial before targets are written has a few samples; what the loss makes of them is no reason to refuse it."""
+    sizes: list[int] = []
+
+    def hardest(out: Tensor, y: Tensor) -> Tensor:
+        each = F.cross_entropy(out, y, reduction="none").topk(16).values
+        sizes.append(len(out))
+        return each.mean()
+
+    frpt.post_train(
+        network(), blobs(64), "1", epochs=1, batch_size=32, task_loss=hardest,
+        progress=False,
+    )  # fmt: skip
+    assert sizes == [32, 32]

@@ -53,7 +53,7 @@ class Diagnosis(Findings):
         unmoved: layer → that the output cannot be moved from it, and where that is lost.
         output_names: where labels say yes or no to several outputs, one for each output; () elsewhere.
         cautions: why to mistrust it, in sentences: outputs that are probabilities and taken for scores, weights in
-            bfloat16.
+            bfloat16, a network that is worse than a guess.
 
     Example:
         >>> diagnosis

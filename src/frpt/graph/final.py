@@ -63,7 +63,8 @@ def doubts(end: Node, output: Tensor, yes_no: bool) -> str:
     if activation(end)[0]:
         return ""
     name, taken = ("sigmoid", "yes from 0 on") if yes_no else ("softmax", "scores, whose softmax is another one")
-    if made_of := _made_of(end):
+    made_of = _made_of(end)
+    if made_of and (yes_no or made_of == "softmax") and bool((output >= 0).all()):  # below zero are scores of a kind
         return (
             f"the outputs are made of a {made_of} by arithmetic ({_op(end)}), and are taken for {taken}. Let the model "
             f"return the scores before the {made_of}, or end in it."

@@ -57,15 +57,16 @@ def output_of(model: nn.Module, example: Inputs, output: Picker, what: str = "da
 
 
 def try_loss(task_loss: TaskLoss, out: Tensor, labels: Tensor) -> None:
-    """Refuse a task loss that is no single number, or one that no gradient comes from.
+    """Refuse a task loss that returns no single number, or one that no gradient comes from.
 
-    A copy of it is called, since an object may count its calls; one that cannot be copied is left to the first step.
+    A copy of it is called, since an object may count its calls. One that cannot be copied, or that wants a whole batch
+    and not a few samples, is left to the first step.
     """
     try:
-        tried = deepcopy(task_loss)
-    except Exception:  # whatever an object of the user's raises
+        value = deepcopy(task_loss)(out.detach().clone().requires_grad_(), labels.to(out.device))
+    except Exception:  # whatever the user's own code raises
         return
-    checked_loss(tried(out.detach().clone().requires_grad_(), labels.to(out.device)))
+    checked_loss(value)
 
 
 def try_validation(val: MapStyle, model: nn.Module, output: Picker, metric: Metric, device: torch.device) -> None:
